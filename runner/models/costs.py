@@ -59,7 +59,7 @@ class CallCosts:
     def worst_case(self, request: Request) -> UsageTotals:
         """Return the maximum cost of one call."""
         settings, price = self.groups[request.group], self._budget_prices[request.group]
-        if not settings.traits.metered:
+        if not settings.has_costs:
             return UsageTotals()
         # In every tokenizer, a token has at least one byte.
         name_bytes = sum([byte_length(message["name"]) for message in request.messages if "name" in message])
@@ -73,7 +73,7 @@ class CallCosts:
     def actual_cost(self, group: str, completion: Completion) -> UsageTotals:
         """Return the cost of one call, based on the tokens that the server counted."""
         cost = UsageTotals()
-        if self.groups[group].traits.metered:
+        if self.groups[group].has_costs:
             cost.count(completion.usage, self.prices[group])
         return cost
 

@@ -281,6 +281,11 @@ class FailureRecord:
     usage: Usage | None = None
     """The server's token counts, if the server reported any despite the failure."""
 
+    @property
+    def is_paid(self) -> bool:
+        """Whether the run may have paid for the attempt. A replay has not paid for the attempts of the replayed run."""
+        return self.charged != UsageTotals()
+
     def to_json(self) -> dict[str, Any]:
         return {
             "kind": self.KIND,

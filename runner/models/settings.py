@@ -450,6 +450,11 @@ class ModelSettings:
         return PROVIDERS[self.provider]
 
     @property
+    def has_costs(self) -> bool:
+        """Whether calls count in a budget: they cost money, or the spec sets a price for generated answers."""
+        return self.traits.metered or (self.traits.generates_locally and self.price is not None)
+
+    @property
     def is_batched(self) -> bool:
         """Whether calls are sent in batches."""
         return self.traits.takes_batches and self.batch

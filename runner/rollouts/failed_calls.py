@@ -18,7 +18,10 @@ def call_from_failure(record: FailureRecord, model: str) -> Call:
     """Convert a journal's record of a failed call to a `Call`. `model` is the name of the model."""
     sample = record.sample
     tokens = {} if record.usage is None else usage_fields(record.usage)
-    return Call(sample.round, sample.agent, sample.attempt, model, error=record.error, vote=sample.vote, **tokens)
+    return Call(
+        sample.round, sample.agent, sample.attempt, model, error=record.error, vote=sample.vote, paid=record.is_paid,
+        **tokens,
+    )  # fmt: skip
 
 
 def failed_calls_finder(

@@ -33,6 +33,7 @@ from runner.models.prices import ListedPrice, price_list_version, price_of
 from runner.models.providers.answer_reader import read_completion
 from runner.models.settings import ModelSettings, Price
 from runner.models.usage_totals import UsageTotals
+from runner.runs.finished.selection import ReplayOf
 from runner.runs.finished.stored_problems import load_problems
 from tests.support.openai_calls import serve_openai_at
 from tests.support.processes import nip_run_here, python
@@ -367,20 +368,36 @@ def test_error_inside_an_answer_is_charged_at_its_worst_case() -> None:
             assert cost_of_failure(worst_case, raised.value).usd == 1.5
 
 
-def test_usage_of_an_error_is_recorded_and_charged_at_its_worst_case(tmp_path: Path) -> None:
-    """3 calls fail after 300 and 900 tokens each: 3 x (300 x 10 + 900 x 400) / 1e6 dollars."""
+ERROR_REPLIES = [
+    ({"error": {"message": "upstream failed", "code": 502}}, 3),
+    ({"choices": []}, 3),
+    ({"choices": [{"message": {"content": "It ad"}, "finish_reason": "error"}]}, 3),
+    ({"error": {"message": "flagged", "code": "content_filter"}}, 1),
+]
+"""Answers that are errors, and the number of attempts of the call."""
+
+
+@pytest.mark.parametrize(("reply", "attempts"), ERROR_REPLIES)
+def test_usage_of_an_error_is_recorded_and_charged_at_its_worst_case(
+    tmp_path: Path, reply: dict[str, Any], attempts: int
+) -> None:
+    """Each call fails after 300 and 900 tokens, which cost (300 x 10 + 900 x 400) / 1e6 dollars."""
     model = {"price": {"input": 10.0, "output": 400.0}, "max_completion_tokens": 1_000}
-    error_reply = {"error": {"message": "upstream failed", "code": 502}, **make_usage(300, 900)}
     retry = {"transient": {"first_wait": 0.01, "max_wait": 0.01, "attempts": 3}}
-    with run_chat_server(reply=error_reply) as server:
+    with run_chat_server(reply={**reply, **make_usage(300, 900)}) as server:
         rollouts = {"max_transport_failed": 1.0}
         spec = spec_file(
             tmp_path, server.base_url, size=2, models={"m": model}, retry=retry, rollouts=rollouts, **SOLO
         )  # fmt: skip
         result = run_spec(spec, tmp_path / "results")
     rows = table(result.folder.path, "completions")
-    assert [(row["prompt_tokens"], row["completion_tokens"]) for row in rows] == [(300, 900)] * 3
-    assert result.manifest.cost_usd == pytest.approx(1.089)
-    assert (result.manifest.completions, result.manifest.failed_calls) == (0, 3)
-    rebuilt = nip_run_here("verify", str(result.folder.path), cwd=tmp_path)
-    assert rebuilt.returncode == 0, rebuilt.stdout + rebuilt.stderr
+    assert [(row["prompt_tokens"], row["completion_tokens"]) for row in rows] == [(300, 900)] * attempts
+    assert result.manifest.cost_usd == pytest.approx(0.363 * attempts)
+    assert (result.manifest.cost_usd_at_most or 0) >= 0.363 * attempts
+    assert (result.manifest.completions, result.manifest.failed_calls) == (0, attempts)
+    replay = run_spec(spec, tmp_path / "replays", replay=ReplayOf(result.path))
+    counts = replay.manifest.cost_usd, replay.manifest.prompt_tokens, replay.manifest.failed_calls
+    assert counts == (0.0, 300 * attempts, attempts)
+    for folder in (result.path, replay.path):
+        rebuilt = nip_run_here("verify", str(folder), cwd=tmp_path)
+        assert rebuilt.returncode == 0, rebuilt.stdout + rebuilt.stderr

@@ -39,7 +39,7 @@ from tests.support.processes import nip_run, nip_run_here
 from tests.support.runs import derived_files, journal_records, only_run, run_spec
 from tests.support.servers.batch_client import run_batch_provider
 from tests.support.servers.chat_client import run_chat_server
-from tests.support.specs import spec_file
+from tests.support.specs import SOLO_OVERRIDES, spec_file
 
 IN, OUT = 100.0, 400.0
 PRICED = {"m": {"price": {"input": IN, "output": OUT}, "max_completion_tokens": 60, "timeout": 3.0}}
@@ -171,6 +171,22 @@ def test_unfinished_run_records_its_cost_and_its_worst_case_separately(tmp_path:
     assert 0 < tokens < (run.manifest().cost_usd_at_most or 0) == pytest.approx(500)
 
 
+def test_failed_calls_are_no_answers_and_their_cost_counts_after_each_resume(tmp_path: Path) -> None:
+    retry = {"transient": {"first_wait": 0.01, "max_wait": 0.01, "attempts": 2}, "breaker": {"failures": 1000}}
+    with run_chat_server(kind="server_error", after=3) as server:
+        path = spec_file(tmp_path, server.base_url, size=6, models=PRICED, retry=retry)
+        runs = [run_spec(path, tmp_path / "results", *SOLO_OVERRIDES) for _ in range(2)]
+        with pytest.raises(BudgetExhausted):
+            run_spec(path, tmp_path / "results", *SOLO_OVERRIDES, f"budget.usd={runs[-1].manifest.cost_usd_at_most}")
+    run = RunFolder(only_run(tmp_path / "results"))
+    charges = [record["charged"][0] for record in journal_records(run.path) if record["kind"] == "failure"]
+    assert len(charges) == 12
+    manifests = [*(result.manifest for result in runs), run.manifest()]
+    for failures, manifest in zip((6, 12, 12), manifests, strict=True):
+        assert (manifest.completions, manifest.failed_calls) == (3, failures if manifest.status != "interrupted" else 0)
+        assert manifest.cost_usd_at_most == pytest.approx((manifest.cost_usd or 0) + sum(charges[:failures]))
+
+
 @pytest.mark.full
 def test_sufficient_budget_changes_no_results(tmp_path: Path) -> None:
     with run_batch_provider() as provider:
@@ -270,6 +286,18 @@ def test_spec_with_an_unbounded_cost_is_rejected_before_any_call(
 
 def test_free_model_needs_no_price_and_no_token_limit(tmp_path: Path) -> None:
     assert run_spec(spec_file(tmp_path, budget={"usd": 0.01}), tmp_path / "results").manifest.cost_usd == 0
+
+
+def test_budget_counts_generated_answers_at_the_price_in_the_spec(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, models={"m": {"price": {"input": IN, "output": OUT}}})
+    whole = run_spec(path, tmp_path / "whole").manifest
+    assert whole.cost_usd is not None
+    assert whole.cost_usd_at_most == whole.cost_usd > 0
+    with pytest.raises(BudgetExhausted):
+        run_spec(path, tmp_path / "results", f"budget.usd={whole.cost_usd / 2}")
+    stopped = RunFolder(only_run(tmp_path / "results")).manifest()
+    assert 0 < (stopped.cost_usd or 0) <= whole.cost_usd / 2
+    assert run_spec(path, tmp_path / "results", f"budget.usd={whole.cost_usd * 2}").manifest.cost_usd == whole.cost_usd
 
 
 def test_completions_budget_needs_no_price_and_no_token_limit(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ SETTINGS = ModelSettings(model="tiny", base_url="http://127.0.0.1:9/v1")
 ANSWER = Completion((Choice("Ünï\n", "stop"),), "tiny", Usage(10, 5, 2), 12.5, other_fields={"id": "x"})
 
 
-def make_request(repeat: int = 0, attempt: int = 0, text: str = "Why?", **more: Any) -> Request:
+def make_request(repeat: int = 0, attempt: int = 0, text: str = "Why?", agent: str = "verifier") -> Request:
     chat: Sequence[ChatMessage] = ({"role": "system", "content": "s"}, {"role": "user", "content": text})
-    return Request("m", chat, SampleKey("p", repeat, 0, "verifier", attempt), **more)
+    return Request("m", chat, SampleKey("p", repeat, 0, agent, attempt))
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def test_cached_answer_is_equal_and_marked_as_from_the_cache(tmp_path: Path) -> 
     cache = Cache(tmp_path / "c.sqlite", "run")
     fields = request_fields(make_request(), SETTINGS)
     cache.put(make_request(), fields, ANSWER)
-    cached_answer = cache.get(fields)
+    cached_answer = cache.get(fields, "verifier")
     cache.close()
     assert cached_answer is not None
     assert cached_answer.from_cache
@@ -288,10 +288,41 @@ def test_cache_keeps_the_first_answer_of_a_request(tmp_path: Path) -> None:
     fields = request_fields(make_request(), SETTINGS)
     cache.put(make_request(), fields, ANSWER)
     cache.put(make_request(), fields, Completion((Choice("other", "stop"),), "tiny"))
-    cached_answer = cache.get(fields)
+    cached_answer = cache.get(fields, "verifier")
     cache.close()
     assert cached_answer is not None
     assert cached_answer.choices == ANSWER.choices
+
+
+def test_judges_with_the_same_prompt_do_not_share_an_answer(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "c.sqlite", "run")
+    requests = [make_request(agent=f"judge{number}") for number in range(3)]
+    fields = request_fields(requests[0], SETTINGS)
+    answers = [Completion((Choice(text, "stop"),), "tiny") for text in ("yes", "no")]
+    for request, answer in zip(requests, answers, strict=False):
+        cache.put(request, request_fields(request, SETTINGS), answer)
+    cached_answers = [cache.get(request_fields(request, SETTINGS), request.sample.agent) for request in requests]
+    has_answers = [cache.has_answer_of_other_run(fields, request.sample.agent) for request in requests]
+    cache.close()
+    assert [answer and answer.choices[0].text for answer in cached_answers] == ["yes", "no", None]
+    assert has_answers == [False] * 3
+    other_run = Cache(tmp_path / "c.sqlite", "other")
+    has_answers = [other_run.has_answer_of_other_run(fields, request.sample.agent) for request in requests]
+    other_run.close()
+    assert has_answers == [True, True, False]
+
+
+def test_dummy_answers_of_another_length_are_not_taken_from_the_cache(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=2, cache="cache.sqlite")
+    for name, words in (("short", 3), ("long", 40), ("again", 3)):
+        run_spec(path, tmp_path / name, f"+models.m.answer_words={words}")
+    short, long, again = (
+        [r for r in journal_records(only_run(tmp_path / name)) if r["kind"] == "call"]
+        for name in ("short", "long", "again")
+    )
+    assert not any(record["cache"] for record in (*short, *long))
+    assert all(record["cache"] for record in again)
+    assert min(record["usage"][1] for record in long) > max(record["usage"][1] for record in short)
 
 
 def test_cache_folder_that_cannot_be_created_is_a_run_error(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_each_choice_is_split_off_with_the_unchanged_rest_of_the_body(tmp_path: 
         request = replace(REQUEST, sample=SAMPLE._replace(repeat=number))
         fields = request_fields(request, model_settings())
         cache.put(request, fields, choice_completion)
-        cached_completion = cache.get(fields)
+        cached_completion = cache.get(fields, SAMPLE.agent)
         assert cached_completion is not None
         assert cached_completion.body is not None
         assert cached_completion.body.json.decode() == body_template.format(choice_template.format(text))
@@ -243,7 +243,7 @@ def test_large_answer_is_read_back_from_journal_and_cache(tmp_path: Path) -> Non
     cache = Cache(tmp_path / "cache.sqlite", "run")
     fields = request_fields(REQUEST, model_settings())
     cache.put(REQUEST, fields, completion)
-    for read_back in (recorded_completion, cache.get(fields)):
+    for read_back in (recorded_completion, cache.get(fields, SAMPLE.agent)):
         assert read_back is not None
         assert read_back.choices == completion.choices
         assert parse_body(read_back) == body

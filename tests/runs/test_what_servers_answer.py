@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runner.base.errors import ProviderRefusal
+from runner.base.errors import BudgetExhausted, ProviderRefusal
 from runner.base.storage.atomic_files import read_json
 from runner.models.answers import choices_of
 from runner.models.interface import Body, Choice, Completion, Request, SampleKey
@@ -198,6 +198,16 @@ def test_a_server_that_gives_no_logprobs_is_reported_once(tmp_path: Path) -> Non
         make_request(0), completion
     )
     assert new_notes == []
+
+
+def test_answers_of_another_model_in_a_resumed_run_are_noted_once(tmp_path: Path) -> None:
+    with run_chat_server(model="m-2026-01") as server:
+        path = spec_file(tmp_path, server.base_url, size=4, budget={"completions": 3})
+        with pytest.raises(BudgetExhausted):
+            run_spec(path, tmp_path / "results")
+        server.change(model="m-2026-05")
+        notes = run_spec(path, tmp_path / "results", "budget=null").notes
+    assert sum("different models ('m-2026-01' and 'm-2026-05')" in note for note in notes) == 1
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace) -> int:
             requested_fields = request_fields(request, models[request.group])
             # Entries of the cache have the id of their run, but runs in two results folders may have the same id.
             is_from_own_cache = is_cache_of_run and reconstructor.is_from_cache(request)
-            if is_from_own_cache or cache.has_answer_of_other_run(requested_fields):
+            if is_from_own_cache or cache.has_answer_of_other_run(requested_fields, request.sample.agent):
                 continue
             miss_count += 1
             if len(explanations) < args.max:

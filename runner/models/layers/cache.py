@@ -1,8 +1,8 @@
 """The cache of the spec key `cache`: completions that several runs share, in one SQLite file.
 
-The key of an answer consists of the complete request, the server's address, and the sample's repeat and attempt. So a
-model group never gets another model's answer, and repeats of a datapoint never share an answer. Errors are not stored.
-The request is stored with each answer, so that nip-run can explain a cache miss.
+The key of an answer consists of the complete request, the server's address, the agent, and the sample's repeat and
+attempt. So a model group never gets another model's answer. Neither repeats of a datapoint nor the judges of a panel
+share an answer. Errors are not stored. The request is stored with each answer, so that nip-run can explain a miss.
 
 Complete answers are in the table `answers`. The table `completions` has the answers in the form of nip-run 0.1.0, which
 reads only this table.
@@ -43,6 +43,10 @@ _TABLES = _TABLE.format(name="completions", index="by_place") + _TABLE.format(na
 _CREATE = f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {CACHE}; COMMIT;"
 
 
+_MATCHES = "(key = ?1 OR key = ?2 AND agent = ?3)"
+"""SQL for the rows of an agent's request, with the values of `_keys`. Earlier versions had keys without the agent."""
+
+
 def _query_both_tables(columns: str, condition: str) -> str:
     """Return a query over both tables. Parameters must be numbered (`?1`), because each occurs twice."""
     return " UNION ALL ".join(
@@ -63,6 +67,7 @@ def request_fields(request: Request, settings: ModelSettings) -> dict[str, Any]:
     return {
         "base_url": settings.address,
         "provider": settings.provider,
+        **({} if settings.answer_words is None else {"answer_words": settings.answer_words}),
         **body,
         "sample": {
             "repeat": sample.repeat,
@@ -104,9 +109,9 @@ class Cache:
         has_table = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'completions'").fetchall()
         self._db.executescript(_TABLES if has_table else _CREATE)
 
-    def get(self, fields: Mapping[str, object]) -> Completion | None:
-        """Return the answer to an identical request; None if there is none."""
-        rows = self._execute(_query_both_tables("answer, run_id", "key = ?1"), [_key(fields)])
+    def get(self, fields: Mapping[str, object], agent: str) -> Completion | None:
+        """Return the answer to an identical request of this agent; None if there is none."""
+        rows = self._execute(_query_both_tables("answer, run_id", _MATCHES), _keys(fields, agent))
         if not rows:
             return None
         answer, run_id = rows[0]
@@ -119,11 +124,11 @@ class Cache:
         table = "completions" if completion.body is None else "answers"
         completion = replace(completion, origin=completion.origin or self._journal)
         self._execute(
-            f"INSERT OR IGNORE INTO {table} SELECT ?1, ?2, ?3, ?4, ?5, ?6 "
-            f"WHERE NOT EXISTS ({_query_both_tables('1', 'key = ?1')})",
+            f"INSERT OR IGNORE INTO {table} SELECT ?1, ?4, ?5, ?6, ?3, ?7 "
+            f"WHERE NOT EXISTS ({_query_both_tables('1', _MATCHES)})",
             [
-                _key(fields), canonical(fields), to_json(completion_fields(with_own_choice(completion))), self._run_id,
-                request.sample.agent, request.sample.datapoint,
+                *_keys(fields, request.sample.agent), canonical(fields),
+                to_json(completion_fields(with_own_choice(completion))), self._run_id, request.sample.datapoint,
             ],
         )  # fmt: skip
 
@@ -142,10 +147,10 @@ class Cache:
         rows = rows or self._execute(same_agent, [self._run_id, sample.agent])
         return [orjson.loads(row[0]) for row in rows]
 
-    def has_answer_of_other_run(self, fields: Mapping[str, object]) -> bool:
-        """Return whether another run stored an answer to an identical request."""
-        query = _query_both_tables("1", "key = ?1 AND run_id <> ?2")
-        return bool(self._execute(query, [_key(fields), self._run_id]))
+    def has_answer_of_other_run(self, fields: Mapping[str, object], agent: str) -> bool:
+        """Return whether another run stored an answer to an identical request of this agent."""
+        query = _query_both_tables("1", f"{_MATCHES} AND run_id <> ?4")
+        return bool(self._execute(query, [*_keys(fields, agent), self._run_id]))
 
     def _execute(self, sql: str, values: list[Any]) -> list[Any]:
         """Execute SQL and return the rows. In the SQL, ?1 stands for the first value, ?2 for the second, and so on."""
@@ -161,8 +166,10 @@ class Cache:
         self._db.close()
 
 
-def _key(fields: Mapping[str, object]) -> str:
-    return tagged_hash("cache", fields)
+def _keys(fields: Mapping[str, object], agent: str) -> list[str]:
+    """Return the key of an agent's request, its key in earlier versions, and the agent."""
+    earlier_key = tagged_hash("cache", fields)
+    return [tagged_hash("cache of agent", [earlier_key, agent]), earlier_key, agent]
 
 
 def through_cache(complete: Complete, cache: Cache, models: Mapping[str, ModelSettings]) -> Complete:
@@ -172,7 +179,7 @@ def through_cache(complete: Complete, cache: Cache, models: Mapping[str, ModelSe
     """
 
     async def complete_from_cache(request: Request) -> Completion:
-        completion = cache.get(request_fields(request, models[request.group]))
+        completion = cache.get(request_fields(request, models[request.group]), request.sample.agent)
         return await complete(request) if completion is None else completion
 
     return complete_from_cache

@@ -11,7 +11,8 @@ from runner.base.storage.log_lines import JOURNAL
 from runner.game.prompts.chat import ChatMessage
 from runner.models.interface import Completion, Provider, Request
 from runner.models.journal_index import open_index
-from runner.models.journal_records import EndedRecord, messages_hash
+from runner.models.journal_records import EndedRecord, FailureRecord, messages_hash
+from runner.models.usage_totals import UsageTotals
 
 _ADVICE = (
     "a replay needs the same prompts in the same chat format (chat_format, system_role, send_name), and the same JSON "
@@ -43,8 +44,11 @@ class ReplayModel:
                 f"cannot replay {run}: there is no {JOURNAL} in this folder; restore the file or name another run"
             )
         self._reader, self._index = open_index(path, identity)
-        self.failures = self._index.failures
         self._sent_messages = sent_messages
+
+    def failures(self, datapoint: str, repeat: int) -> Sequence[FailureRecord]:
+        """Return the records of a rollout's failed attempts. Their charge is zero, because another run paid."""
+        return [replace(record, charged=UsageTotals()) for record in self._index.failures(datapoint, repeat)]
 
     async def complete(self, request: Request) -> Completion:
         """Return the replayed run's answer to a request, or raise the error that ended its game.

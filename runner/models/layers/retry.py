@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from runner.base.errors import TransientError
+from runner.base.errors import CallError, TransientError
 from runner.models.call_events import CallEvents
 from runner.models.interface import Complete, Completion, Request
 from runner.models.layers.breaker import Breaker
@@ -77,5 +77,9 @@ def with_retries(
                 if is_last:
                     raise
                 await sleep(wait)
+            except CallError as error:
+                if error.usage is not None:  # the server may bill these tokens, although the call is not repeated
+                    await events.on_failure(request, attempt, error, -1.0)
+                raise
 
     return complete_with_retries

@@ -56,7 +56,8 @@ def read_completion(
     _check_choices(data, headers, settings, group)
     choices = choices_of(data)
     if not choices:
-        raise TransientError(f"{settings.server_label(group)} sent a completion without choices")
+        error = TransientError(f"{settings.server_label(group)} sent a completion without choices")
+        raise _with_usage(error, data, settings)
     stored = usage_of(data)
     usage = _with_tier(checked_usage(reported_usage(data, stored), request, choices), settings)
     body = make_body(content, data, has_usage=usage == stored)
@@ -95,4 +96,5 @@ def _check_choices(data: dict[str, Any], headers: Mapping[str, str], settings: M
         if error:
             raise _with_usage(classify_error(status_in(error), error, headers, settings, group), data, settings)
         if isinstance(choice, dict) and choice.get("finish_reason") == "error":
-            raise TransientError(f"{settings.server_label(group)} sent an answer that ended in an error")
+            failure = TransientError(f"{settings.server_label(group)} sent an answer that ended in an error")
+            raise _with_usage(failure, data, settings)

@@ -58,7 +58,7 @@ def agent_models(plan: Plan, agents: Mapping[str, AgentSettings] | None = None) 
             settings := used[agent.model],
             _asked_at(settings),
             _describe_options(settings, agent.max_response_words),
-            describe_price(price_of(settings, plan.spec.price_basis.day)) if settings.traits.metered else "free",
+            describe_price(price_of(settings, plan.spec.price_basis.day)) if settings.has_costs else "free",
         )
         for name, agent in (agents or plan.spec.experiment.agents).items()
         if agent.model in used

@@ -278,7 +278,7 @@ class Accounting:
         """Return the counts for the manifest of an unfinished run; `spent` is the run's spending so far."""
         return {
             "rollouts": self.progress.rollouts,
-            "completions": spent.maximum.completions,
+            "completions": spent.answers,
             "failed_calls": self.progress.failures,
             "cost_usd": self._round_cost(spent.usd),
             "cost_usd_at_most": self._round_cost(spent.maximum.usd),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -115,7 +115,8 @@ class LayerBuilder:
             index = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
             cache = None if self.recorded_only else self._open_cache(exit_stack, journal.journal_id)
             replayer = self._open_replayer()
-            failures = replayer.failures if replayer is not None and is_whole_replay(self.replay) else index.failures
+            replayed = replayer if is_whole_replay(self.replay) else None
+            failures = index.failures if replayed is None else replayed.failures
             failed_calls = FailedCalls(failed_calls_finder(self.plan, failures))
             in_flight = InFlightFile(self.folder.in_flight)
             self.accounting.progress.in_flight = in_flight.count_calls
@@ -132,6 +133,8 @@ class LayerBuilder:
             if people is not None:
                 providers |= dict.fromkeys(people.groups, people)
             connection = self._connect(replayer, cache, events, providers, index.answered)
+            if replayed is not None:
+                connection = replace(connection, complete=_with_copied_failures(replayed, journal, index))
             exit_stack.push_async_callback(connection.close)
             exit_stack.callback(in_flight.close)
             complete = with_journal(
@@ -246,6 +249,23 @@ class LayerBuilder:
             )
             for name, settings in batched.items()
         }  # fmt: skip
+
+
+def _with_copied_failures(replayed: ReplayModel, journal: Journal, index: JournalIndex) -> Complete:
+    """Return a function that replays answers, and first copies the records of a sample's failed calls to the journal.
+
+    With the copies, `verify` can rebuild the tables of the replay from its own journal.
+    """
+
+    async def complete(request: Request) -> Completion:
+        sample = request.sample
+        game = sample.datapoint, sample.repeat
+        failures = [record for record in replayed.failures(*game) if record.sample == sample]
+        if failures and not any(record.sample == sample for record in index.failures(*game)):
+            await journal.append(*(record.to_json() for record in failures))
+        return await replayed.complete(request)
+
+    return complete
 
 
 def connector_of_run(

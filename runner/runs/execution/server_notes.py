@@ -61,6 +61,8 @@ class ServerProblemDetector:
         self._last_answers: dict[tuple[str, str], tuple[SampleKey, bytes]] = {}
         """The sample and the hash of the last answer to each prompt, by group and hash of the prompt."""
         self._answer_pairs = {group: _AnswerPairs() for group in groups}
+        self._first_models: dict[str, str | None] = {}
+        """The model that the first answer of each group names; None once the note about several models was added."""
         self._sampling = {group: settings.request_parameters for group, settings in groups.items()}
 
     def note(self, line: str, subject: str | None = None) -> None:
@@ -110,6 +112,7 @@ class ServerProblemDetector:
             )
         if any(choice.text is None and choice.finish_reason == "length" for choice in completion.choices):
             self.note(f"{group}: {settings.limit_advice(group)}")
+        self._compare_models(group, completion)
         if completion.from_cache:
             return
         requested = sampling.get("n")
@@ -129,6 +132,19 @@ class ServerProblemDetector:
         counted_tokens = self._lost_messages.check(request, completion)
         if counted_tokens is not None:
             self.note(_lost_messages_note(request, settings, counted_tokens), f"lost messages of {group}")
+
+    def _compare_models(self, group: str, completion: Completion) -> None:
+        """Report if the answers of a group name different models."""
+        if completion.body is None or not completion.body.has_model:
+            return
+        first_model = self._first_models.setdefault(group, completion.model)
+        if first_model is not None and first_model != completion.model:
+            self._first_models[group] = None
+            names = " and ".join(f"{name[:80]!r}" for name in sorted((first_model, completion.model)))
+            self.note(
+                f"answers of {group} name different models ({names}), so the results may be of a mixture of models; if "
+                f"the provider has versions of the model, set models.{group}.model to one of them"
+            )
 
     def _compare_with_previous_answer(self, request: Request, completion: Completion, seed: object) -> None:
         """Report if a model with a fixed seed always gives the same answer to a repeated prompt."""

@@ -13,7 +13,15 @@ from runner.base.storage.journal import Journal
 from runner.base.storage.log_lines import read_journal
 from runner.models.costs import CallCosts
 from runner.models.interface import SampleKey
-from runner.models.journal_records import CallRecord, FailureRecord, LostRecord, Record, parse_record, read_records
+from runner.models.journal_records import (
+    CallRecord,
+    FailureRecord,
+    LostRecord,
+    Record,
+    RepeatRecord,
+    parse_record,
+    read_records,
+)
 from runner.models.layers.lost_calls import AbandonedCalls
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
@@ -37,6 +45,8 @@ class Spending(NamedTuple):
     """The cost by the token counts that servers reported or, without reports, by estimated counts; as in the tables."""
     maximum: UsageTotals
     """The highest possible cost. It includes calls that failed, were left in flight, or have an unknown usage."""
+    answers: int
+    """The number of answers, as in the tables; 0 if no call costs anything."""
 
 
 def max_spending(plan: Plan, folder: RunFolder) -> UsageTotals:
@@ -54,27 +64,30 @@ def spent_on_parts(results: Results, run_id: str) -> UsageTotals:
 
 def measure_spending(plan: Plan, folder: RunFolder) -> Spending:
     """Return the spending of a run, from its journal and its file of calls in flight."""
-    usd, total = 0.0, UsageTotals()
+    usd, total, answers = 0.0, UsageTotals(), 0
     if not folder.journal.is_file():
-        return Spending(usd, total)
+        return Spending(usd, total, answers)
     costs = run_costs(plan)
-    metered_groups = {name for name, settings in costs.groups.items() if settings.traits.metered}
+    groups_with_costs = {name for name, settings in costs.groups.items() if settings.has_costs}
     abandoned = AbandonedCalls(folder.in_flight)
     records = read_journal(folder.journal, folder.identity())
-    if not metered_groups and abandoned.is_empty:
+    if not groups_with_costs and abandoned.is_empty:
         next(records, None)  # checks that the journal belongs to this run; no call costs anything
-        return Spending(usd, total)
+        return Spending(usd, total, answers)
     for _, data in records:
-        if abandoned.is_empty and _is_free(data, plan, metered_groups):
+        if abandoned.is_empty and _is_free(data, plan, groups_with_costs):
+            answers += 1
             continue  # do not parse the answer, which would take most of the time
         record = parse_record(data)
         abandoned.apply_record(data["seq"], record)
         usd += reported_usd(record, plan, costs)
+        if isinstance(record, (CallRecord, RepeatRecord)):
+            answers += len(record.completion.choices) if isinstance(record, CallRecord) else 1
         if isinstance(record, (CallRecord, FailureRecord, LostRecord)) and record.charged is not None:
             total += record.charged
         elif isinstance(record, CallRecord) and not record.completion.from_cache:
             total += costs.actual_cost(plan.group_of(record.sample), record.completion)
-    return Spending(usd, total + abandoned.max_cost)
+    return Spending(usd, total + abandoned.max_cost, answers)
 
 
 def reported_usd(record: Record, plan: Plan, costs: CallCosts) -> float:
@@ -82,19 +95,19 @@ def reported_usd(record: Record, plan: Plan, costs: CallCosts) -> float:
     if isinstance(record, CallRecord):
         usage = None if record.completion.from_cache else record.completion.usage
     elif isinstance(record, FailureRecord):
-        usage = record.usage
+        usage = record.usage if record.is_paid else None
     else:
         return 0.0
     price = None if usage is None else costs.prices[plan.group_of(record.sample)]
     return 0.0 if usage is None or price is None else price.cost_of(usage)
 
 
-def _is_free(record: Mapping[str, Any], plan: Plan, metered_groups: Collection[str]) -> bool:
-    """Return whether a record is an answer that costs nothing: it was copied, or its model group is not metered."""
+def _is_free(record: Mapping[str, Any], plan: Plan, groups_with_costs: Collection[str]) -> bool:
+    """Return whether a record is an answer that costs nothing: it was copied, or its model group has no costs."""
     if record["kind"] != CallRecord.KIND or "charged" in record:
         return False
     is_copy = "of" in record or record.get("cache", False)  # of an earlier record, or from the cache
-    return is_copy or plan.group_of(SampleKey(*record["sample"])) not in metered_groups
+    return is_copy or plan.group_of(SampleKey(*record["sample"])) not in groups_with_costs
 
 
 async def record_lost_calls(folder: RunFolder, journal: Journal) -> UsageTotals:

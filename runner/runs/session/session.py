@@ -37,7 +37,7 @@ from runner.runs.execution.layer_builder import LayerBuilder, ModelLayers
 from runner.runs.execution.process import available_cores, interrupted_error, log_to, wait_for_signal_handlers
 from runner.runs.execution.rollout_writer import RolloutWriter
 from runner.runs.execution.shared_resources import SharedResources
-from runner.runs.execution.spending import max_spending, measure_spending, run_costs
+from runner.runs.execution.spending import measure_spending, run_costs
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf, is_whole_replay
 from runner.runs.finished.stored_problems import store_problems
@@ -306,18 +306,19 @@ class Session:
         self._add_problem_notes()
         self.lost = accounting.describe_loss()
         is_counted = self._is_counted and not self.in_flight()
-        spent = UsageTotals(self._costs.recorded_usd) if is_counted else max_spending(self.plan, self.folder)
-        counts = accounting.final_counts(spent)
+        spent = None if is_counted else measure_spending(self.plan, self.folder)
+        counts = accounting.final_counts(UsageTotals(self._costs.recorded_usd) if spent is None else spent.maximum)
         earlier = self._earlier_manifest
-        if earlier is not None and earlier.status in PLAYED and earlier.completions == counts["completions"]:
-            # Nothing new was played. Keep the recorded cost, because prices may have changed since.
+        calls = counts["completions"], counts["failed_calls"]
+        if earlier is not None and earlier.status in PLAYED and (earlier.completions, earlier.failed_calls) == calls:
+            # No model was called. Keep the recorded cost, because prices may have changed since.
             counts |= {"cost_usd": earlier.cost_usd, "cost_usd_at_most": earlier.cost_usd_at_most}
             counted_price = "cost_usd keeps the earlier price until the run plays more games"
         else:
             counted_price = "cost_usd counts all calls of the run at the new price"
         self.notes.extend(f"{note}; {counted_price}" for note in self.price_notes)
-        if self._stopping_decision is not None and self._stopping_decision.decided:
-            unused_count = spent.completions - counts["completions"]
+        if spent is not None and self._stopping_decision is not None and self._stopping_decision.decided:
+            unused_count = spent.answers - counts["completions"]
             if unused_count > 0:
                 answers = "1 answer" if unused_count == 1 else f"{unused_count:,} answers"
                 self.notes.append(
