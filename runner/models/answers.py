@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final
 
 import orjson
@@ -110,8 +111,14 @@ def _choice(item: Mapping[str, Any]) -> Choice:
     message, reason = item["message"], item.get("finish_reason")
     # vLLM and routers use the first name; DeepSeek and vLLM before 0.10 use the second one.
     reasoning = message.get("reasoning") or message.get("reasoning_content")
+    content = message.get("content")
+    if isinstance(content, list):  # of Mistral's reasoning models
+        blocks = [block for block in content if isinstance(block, dict)]
+        thoughts = [block["thinking"] for block in blocks if isinstance(block.get("thinking"), list)]
+        reasoning = reasoning or _joined_text([part for part in chain(*thoughts) if isinstance(part, dict)], "text")
+        content = _joined_text(blocks, "text")
     return Choice(
-        answer_text(message.get("content"), reason),
+        answer_text(content, reason),
         reason if reason is None else as_text(reason)[:MAX_REASON],
         refusal_in(message),
         reasoning if isinstance(reasoning, str) else None,

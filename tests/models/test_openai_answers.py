@@ -105,6 +105,14 @@ def test_content_is_text_or_none(message: dict[str, Any], text: str | None, refu
     assert (parsed_choice.text, parsed_choice.refusal) == (text, refusal)
 
 
+def test_text_and_reasoning_of_a_list_of_content_blocks_are_read() -> None:
+    # As documented for Mistral's reasoning models.
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "f(0) "}, {"type": "text", "text": "is 1."}]}
+    message = {"content": [thinking, {"type": "text", "text": "Decision: "}, {"type": "text", "text": "accept"}]}
+    (choice,) = complete_with_answer(200, {"choices": [{"finish_reason": "stop", "message": message}]}).choices
+    assert (choice.text, choice.reasoning) == ("Decision: accept", "f(0) is 1.")
+
+
 @pytest.mark.parametrize("reason", [None, 3, ["stop"], {"a": 1}])
 def test_invalid_finish_reason_does_not_raise(reason: Any) -> None:
     (parsed_choice,) = complete_with_answer(
