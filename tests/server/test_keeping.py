@@ -80,6 +80,39 @@ def test_members_publish_as_their_organization_and_the_last_owner_cannot_be_remo
     assert "there is no account 'zz'" in expect_server_command_error(served.folder, "add-member", "lab", "zz")
 
 
+def test_removed_member_cannot_join_again_with_an_earlier_invitation(served: ServerProcess) -> None:
+    run_server_command(served.folder, "add-account", "frida", "hugo")
+    run_server_command(served.folder, "add-organization", "club", "frida")
+    owner, guest = (run_server_command(served.folder, "add-token", name)["token"] for name in ("frida", "hugo"))
+    path = "/api/v1/organisations/club"
+    for remover in ("owner", "command"):
+        invited = served.request(f"{path}/members/hugo", "PUT", {"is_owner": True}, token=owner)
+        assert invited.json == {"place": "invited"}
+        run_server_command(served.folder, "add-member", "club", "hugo")
+        assert [member["account"] for member in served.request(path, token=guest).json["members"]] == ["frida", "hugo"]
+        if remover == "owner":
+            assert served.request(f"{path}/members/hugo", "DELETE", token=owner).status == 204
+        else:
+            run_server_command(served.folder, "remove-member", "club", "hugo")
+        assert served.request("/api/v1", token=guest).json["owners"] == ["hugo"]
+        assert served.request(f"{path}/accept", "POST", token=guest).status == 404
+
+
+def test_commands_that_change_members_update_the_boards(served: ServerProcess) -> None:
+    """Two members of an organization do not count as independent, so a new member can change a run's tier."""
+    run_server_command(served.folder, "add-account", "ines", "jan")
+    commands = (
+        ("add-organization", "team", "ines"), ("add-member", "team", "jan"), ("remove-member", "team", "jan"),
+    )  # fmt: skip
+    revisions = []
+    with closing(served.open_database()) as database:
+        for command in commands:
+            run_server_command(served.folder, *command)
+            with database.reading() as connection:
+                revisions.append(database.revision(connection))
+    assert len(set(revisions)) == len(commands)
+
+
 def test_old_name_of_an_action_works_with_a_note(served: ServerProcess) -> None:
     run_server_command(served.folder, "add-account", "greta")
     done = nip_run_here("server", "add-organisation", str(served.folder), "foundry", "greta", cwd=served.folder)

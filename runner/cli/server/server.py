@@ -139,24 +139,26 @@ def _add_account(connection: Any, _: Database, args: argparse.Namespace) -> Iter
 
 
 @_in_transaction
-def _add_organization(connection: Any, _: Database, args: argparse.Namespace) -> Iterator[str]:
+def _add_organization(connection: Any, database: Database, args: argparse.Namespace) -> Iterator[str]:
     from runner.server.accounts.accounts import add_account, add_member
 
     name, *owners = args.names
     add_account(connection, name, time.time(), is_organization=True)
     for owner in owners:
         add_member(connection, name, owner, is_owner=True)
+    database.increment_revision(connection)
     yield f"{name} of {', '.join(owners)}"
 
 
 @_in_transaction
-def _add_member(connection: Any, _: Database, args: argparse.Namespace) -> Iterator[str]:
+def _add_member(connection: Any, database: Database, args: argparse.Namespace) -> Iterator[str]:
     from runner.server.accounts.accounts import add_member
 
     organization, *names = args.names
     for name in names:
         add_member(connection, organization, name, is_owner=args.owner)
         yield f"{organization} {name}{' (owner)' if args.owner else ''}"
+    database.increment_revision(connection)
 
 
 @_in_transaction
