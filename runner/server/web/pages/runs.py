@@ -150,6 +150,8 @@ def find_run(request: Request, reference: Reference) -> VisibleRun | None:
 
 def find_private_run(request: Request, viewer: Viewer, reference: Reference) -> dict[str, Any] | None:
     """Return the facts of a private run, or None if the viewer may not see it."""
+    if Reference.of_folder(reference.folder) is None:  # such as a name with NUL, which PostgreSQL does not accept
+        return None
     server = server_of(request)
     query = select(releases).where(is_release(reference), releases.c.visibility == "private", visible_to(viewer))
     with server.database.reading() as connection:
