@@ -157,8 +157,11 @@ def _find_reproductions(
             outcome, reason = "undecided", "this server cannot recompute the numbers of one of the two runs"
         else:
             pair = (original, loaded.releases[original]), (entry, loaded.releases[entry])
-            earlier = [other for other in genuine[link.sha256] if not _is_related(registry, other, entry, groups)]
-            earlier_runs = [(other, loaded.releases[other]) for other in earlier]
+            earlier_runs = [
+                (earlier, loaded.releases[earlier])
+                for earlier in genuine[link.sha256]
+                if not _is_related(registry, earlier, entry, groups)
+            ]
             outcome, reason = _find_outcome(registry, cache, *pair, earlier_runs)
         if outcome in ("own", REPRODUCED):
             genuine[link.sha256].append(entry)
@@ -217,14 +220,14 @@ def _is_copy(original: Release, reproduction: Release) -> bool:
 
 def _find_outcome(
     registry: PublicRegistry, cache: BoardCache, original: PublishedRun, reproduction: PublishedRun,
-    earlier: Sequence[PublishedRun],
+    earlier_runs: Sequence[PublishedRun],
 ) -> tuple[str, str]:  # fmt: skip
     """Compare a run with the original and with earlier reproductions; return the outcome and its reason."""
     outcome, reason = _compare_with_original(registry, cache, original, reproduction)
     if outcome != REPRODUCED:
         return outcome, reason
     try:
-        copied = next((other for other in earlier if _has_same_answers(registry, cache, other, reproduction)), None)
+        copied = next((run for run in earlier_runs if _has_same_answers(registry, cache, run, reproduction)), None)
     except (NipRunError, OSError) as error:
         return "undecided", f"the runs cannot be compared: {describe_error(error)}"
     if copied is not None:
