@@ -42,6 +42,16 @@ def test_token_secret_is_shown_once_and_stored_or_listed_nowhere(served: ServerP
     assert secret not in served.log
 
 
+def test_token_lifetime_that_is_no_date_is_refused(tmp_path: Path) -> None:
+    """Such a token could never be listed, and it would not expire."""
+    run_server_command(tmp_path, "add-account", "dora")
+    for days in ("nan", "inf", "1e308", "-1"):
+        assert "must be from 0 to 36,500" in expect_server_command_error(
+            tmp_path, "add-token", "dora", f"--days={days}"
+        )
+    assert run_server_command(tmp_path, "tokens", "dora") == []
+
+
 def test_action_that_fails_confirms_none_of_its_changes(tmp_path: Path) -> None:
     """An error undoes all changes of a command, also those of earlier names."""
     run_server_command(tmp_path, "add-account", "dora")
