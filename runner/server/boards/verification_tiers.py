@@ -227,7 +227,9 @@ def _find_outcome(
     if outcome != REPRODUCED:
         return outcome, reason
     try:
-        copied = next((run for run in earlier_runs if _has_same_answers(registry, cache, run, reproduction)), None)
+        copied = next((run for run in earlier_runs if _is_copy(run[1], reproduction[1])), None) or next(
+            (run for run in earlier_runs[:_MAX_COMPARED] if _has_same_answers(registry, cache, run, reproduction)), None
+        )
     except (NipRunError, OSError) as error:
         return "undecided", f"the runs cannot be compared: {describe_error(error)}"
     if copied is not None:
@@ -237,8 +239,6 @@ def _find_outcome(
 
 def _has_same_answers(registry: PublicRegistry, cache: BoardCache, first: PublishedRun, second: PublishedRun) -> bool:
     """Return whether most answers of two runs are equal or nearly equal. The result is cached."""
-    if _is_copy(first[1], second[1]):
-        return True
     hashes = [first[0].sha256, second[0].sha256]
     cache_file = cache.path / "compared" / f"{tagged_hash('copied', [*hashes, _RULE_VERSION, __version__])}.json"
     if cache_file.is_file():
@@ -275,6 +275,8 @@ def _compare_with_original(
     return outcome, reason
 
 
+_MAX_COMPARED = 20
+"""Maximum number of earlier reproductions whose answers are compared with those of a reproduction."""
 _RULE_VERSION = 2
 """Version of the rule in `_compare_runs`. It is part of the cache's key: a new version makes cached outcomes
 invalid."""
