@@ -7,11 +7,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.base.errors import NipRunError
+from runner.base.errors import NipRunError, RunError
 from runner.base.storage.duckdb_connections import is_machine_error
 from runner.spec.origin import DATA
 
 _NO_MEMORY = re.compile("(?i)failed to map|cannot (?:allocate|map)|can't start new thread")
+
+
+class RegistryUnavailableError(RunError):
+    """A registry's storage does not answer, so the registry cannot be read. The release may be fine."""
 
 
 def describe_error(error: Exception, folder: Path | None = None) -> str:
@@ -19,7 +23,11 @@ def describe_error(error: Exception, folder: Path | None = None) -> str:
 
     Raises:
         MemoryError: memory ran out, and the next release would not have enough either.
+        RegistryUnavailableError: the registry cannot be read, and the next release could not be read either.
     """
+    for cause in _causes(error):
+        if isinstance(cause, RegistryUnavailableError):
+            raise cause
     if lacks_memory(error):
         raise MemoryError from error
     message = str(error).partition("\n")[0]

@@ -31,9 +31,8 @@ from runner.base.errors import NipRunError, ReleaseError, RunError, os_errors_as
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.duckdb_connections import reuse_connections
 from runner.base.storage.safe_files import make_folders, read_bounded, remove_folder
-from runner.registry.release_errors import describe_error, lacks_memory
+from runner.registry.release_errors import RegistryUnavailableError, describe_error, lacks_memory
 from runner.server.settings import Settings
-from runner.server.store.blobs import BlobStoreError
 
 MAX_RESULT_BYTES = 256 << 20
 """Maximum size of a task's result, in bytes of JSON."""
@@ -214,7 +213,7 @@ def _run_with_limits(limits: TaskLimits, target: Callable[..., Any], args: tuple
 def is_server_fault(error: BaseException | None) -> bool:
     """Return whether the server caused an error: its database or blob store, its disk, or too many open files."""
     while error is not None:
-        if isinstance(error, (SQLAlchemyError, BlobStoreError)):
+        if isinstance(error, (SQLAlchemyError, RegistryUnavailableError)):
             return True
         if isinstance(error, OSError) and error.errno in _SERVER_FAULT_ERRNOS:
             return True

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Row, select
 
-from runner.base.errors import NewerFormatError, NotFoundError, ReleaseError, RunDirectoryError, UsageError
+from runner.base.errors import NewerFormatError, NotFoundError, ReleaseError, RunDirectoryError, RunError, UsageError
 from runner.base.storage.locks import locked
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import MANIFEST, Release, digest
@@ -49,11 +49,11 @@ class RebuildResult:
 
 @contextmanager
 def exclusive_access(settings: Settings) -> Iterator[None]:
-    """Lock the server's folder against other processes.
+    """Lock the server's folder and database against other processes.
 
     Raises:
         UsageError: another process uses the folder.
-        RunError: the folder cannot be created or read.
+        RunError: another server uses the database, or the folder or the database cannot be used.
     """
     with ExitStack() as stack:
         stack.enter_context(restrict_access(settings.folder))
@@ -61,6 +61,11 @@ def exclusive_access(settings: Settings) -> Iterator[None]:
             stack.enter_context(locked(settings.folder / ".serving", str(settings.folder)))
         except RunDirectoryError as error:
             raise UsageError(f"{error}; stop that server first, then run the command again") from error
+        if (
+            settings.database is not None
+            and not stack.enter_context(closing(Database(settings.database))).lock_for_server()
+        ):
+            raise RunError("another server uses this database; stop that server, or choose another --database URL")
         yield
 
 

@@ -11,10 +11,12 @@ from contextlib import closing, contextmanager
 from typing import IO, Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, or_, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from runner.base.errors import NotFoundError, UsageError
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.reference import Reference
+from runner.registry.release_errors import RegistryUnavailableError
 from runner.registry.transports.interface import AddResult, IndexedRelease, StoredFile
 from runner.registry.transports.listing import SIGNATURE_FOLDER, read_small_file
 from runner.registry.transports.registry import Registry
@@ -45,12 +47,14 @@ class VisibleReleases:
         query = self._visible_files().order_by(files.c.path)
         if prefix:
             query = query.where(files.c.path >= prefix, files.c.path < prefix + _LAST_CHARACTER)
-        with self._database.reading() as connection:
+        with _database_errors_as_unavailable(), self._database.reading() as connection:
             rows = connection.execute(query).all()
         yield from (StoredFile(row.path, row.size) for row in rows)
 
     def open(self, path: str) -> IO[bytes]:
-        if (hash_and_size := self.find_file(path)) is None:
+        with _database_errors_as_unavailable():
+            hash_and_size = self.find_file(path)
+        if hash_and_size is None:
             raise NotFoundError(f"{self.address} has no file {path}; check the path")
         return self._blobs.open(hash_and_size[0])
 
@@ -115,6 +119,15 @@ class VisibleReleases:
 
     def close(self) -> None:
         """Do nothing, because no file or connection stays open."""
+
+
+@contextmanager
+def _database_errors_as_unavailable() -> Iterator[None]:
+    """Raise an error of the database in this block as a RegistryUnavailableError."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise RegistryUnavailableError("the server's database does not answer; try again in a minute") from error
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from runner.base.storage.safe_files import make_folders
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind, Reference
+from runner.registry.release_errors import RegistryUnavailableError
 from runner.registry.transports.yanks import YANKED, YANKED_FILE, format_yanked_file
 from runner.results.leaderboard.results_folder import Results
 from runner.server.accounts.accounts import add_account, add_member
@@ -31,6 +32,7 @@ from runner.server.boards.worker import BoardWorker, find_culprits
 from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.store.schema import files, releases
+from runner.server.visible_releases import VisibleReleases
 from runner.version import __version__
 from tests.registry.planted import build_planted_release
 from tests.support.processes import wait_until
@@ -102,6 +104,28 @@ def test_release_that_breaks_the_board_is_left_out_and_named(service: Service, t
         "one2",
         "one4",
     ]
+
+
+def test_board_is_not_replaced_while_the_stored_files_or_the_database_cannot_be_read(
+    service: Service, tmp_path: Path
+) -> None:
+    """Otherwise, the new board would lack releases until somebody publishes the next one."""
+    insert_releases(service, [make_bundle("stored")])
+    worker, blobs = BoardWorker(service.settings), service.settings.folder / "blobs"
+    blobs.rename(tmp_path / "moved")
+    blobs.write_bytes(b"")
+    with pytest.raises(RegistryUnavailableError, match="cannot read the blob"):
+        build_board(service, tmp_path / "first", worker)
+    blobs.unlink()
+    (tmp_path / "moved").rename(blobs)
+    with service.database.writing() as connection:
+        connection.execute(text("ALTER TABLE files RENAME TO elsewhere"))
+    registry = VisibleReleases(service.database, service.blobs)
+    with pytest.raises(RegistryUnavailableError, match="database does not answer"):
+        registry.open("dataset/mallory/stored/1/release.json")
+    with service.database.writing() as connection:
+        connection.execute(text("ALTER TABLE elsewhere RENAME TO files"))
+    assert list(newest_by_name(build_board(service, tmp_path / "second", worker))) == ["stored"]
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM info", "UPDATE info SET value = '\"0.1.0\"'"])

@@ -10,10 +10,13 @@ import pytest
 from starlette.types import Message
 
 from runner.base.storage.safe_files import make_folders
+from runner.documents.releases.reference import Kind
 from runner.pages.report.served import ServedPage, render_served
 from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.web.app import DEFAULTS, create_app
+from tests.support.registry_locations import bundle
+from tests.support.server_process import ServerProcess
 
 
 def make_scope(path: str) -> dict[str, Any]:
@@ -57,3 +60,19 @@ def test_unexpected_error_is_answered_counted_and_logged(tmp_path: Path, caplog:
 
 def test_page_that_is_still_being_built_reloads_itself() -> None:
     assert b'<meta http-equiv="refresh" content="3">' in render_served(ServedPage("In a moment", [], reload_seconds=3))
+
+
+def test_download_while_a_stored_file_cannot_be_read_is_not_reported_as_a_refused_release(
+    served: ServerProcess,
+) -> None:
+    release = bundle("rows", kind=Kind.DATASET)
+    served.publish("alice", release)
+    file = release.release.files[0]
+    blob = served.folder / "blobs" / file.sha256[:2] / file.sha256
+    blob.rename(blob.with_suffix(".moved"))
+    blob.symlink_to(blob)
+    response = served.request(f"/api/v1/tree/{release.release.reference.folder}/{file.path}")
+    blob.unlink()
+    blob.with_suffix(".moved").rename(blob)
+    assert (response.status, response.json["code"], response.headers["retry-after"]) == (503, "busy", "2")
+    assert "blob" not in response.json["message"]

@@ -22,6 +22,7 @@ from runner.runs.finished.result import FinishedRun
 from runner.server.competitions.scores import build_published_score, rounding_step
 from runner.server.store.schema import competitions, submissions
 from runner.server.web.api.competitions import ChangeCompetitionRequest, CreateCompetitionRequest, parse_request_file
+from tests.support.cookie_client import CookieClient
 from tests.support.processes import nip_run, wait_until
 from tests.support.raw_uploads import RawUploadClient
 from tests.support.runs import run_spec
@@ -185,6 +186,24 @@ def test_daily_limit_counts_versions_organization_runs_and_private_runs(contest:
     assert {row["owner"]: row["count"] for row in board["submissions"]}["bob"] == 1
     assert contest.served.request(CUP_PATH + accepted[1]).status == 404
     assert accepted[1].split("/")[3] not in json.dumps(board)
+
+
+def test_page_of_a_competition_on_a_private_dataset_is_shown_to_its_signed_in_owners(contest: Contest) -> None:
+    choices = PublisherChoices(owner="acme", name="private-claims", version="1", licence="MIT", visibility="private")
+    draft = build_component_draft(contest.folder / "rows.jsonl", Kind.DATASET, choices, None)
+    contest.served.publish("alice", draft.bundle())
+    body = competition_body("private-cup", dataset="acme/private-claims@1")
+    created = contest.served.request("/api/v1/competitions", "POST", body, token=contest.served.tokens["alice"])
+    path = created.json["page"].removeprefix(contest.served.address)
+    for account, status in ((None, 404), ("mallory", 404), ("bob-reads", 200)):
+        browser = CookieClient(contest.served)
+        if account is not None:
+            assert browser.sign_in(contest.served.tokens[account]).status == 303
+        response = browser.request(path)
+        assert response.status == status
+        assert (b"acme/private-claims@1" in response.body) == (status == 200)
+    assert response.headers["cache-control"] == "private, no-store"
+    assert b'href="/dataset/' not in response.body
 
 
 @pytest.mark.full

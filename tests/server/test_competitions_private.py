@@ -11,15 +11,17 @@ import pytest
 from sqlalchemy import Connection, insert, select, update
 
 from runner.base.errors import NotFoundError, ReleaseError, UsageError
+from runner.base.storage.safe_files import make_folders
 from runner.documents.releases.reference import Kind, Reference
 from runner.registry.components.drafts import build_component_draft
 from runner.registry.draft import PublisherChoices
 from runner.results.metric_definitions import ACCURACY
-from runner.server.accounts.accounts import ANYBODY, Scope, Viewer, add_account, add_member
+from runner.server.accounts.accounts import ANYBODY, Scope, Viewer, add_account, add_member, find_account_id
 from runner.server.competitions import board as boards
 from runner.server.competitions.scores import HELD_PART, OPEN_PART
 from runner.server.competitions.storage import (
     DAY,
+    MAX_COMPETITIONS,
     REFUSED,
     SCORED,
     WAITING,
@@ -241,6 +243,27 @@ def test_dataset_with_public_labels_cannot_have_a_competition(tmp_path: Path) ->
     request = CompetitionRequest(dataset="acme/known@1", name="mine", labels={"p0": 1}, day_limit=1, closes=CLOSES)
     with pytest.raises(ReleaseError, match="has labels, which everyone can read"):
         create_competition(server.settings, server.database, records.viewer("alice"), request, NOW)
+    server.database.close()
+
+
+def test_number_of_competitions_of_an_owner_is_limited(tmp_path: Path) -> None:
+    """Each run on public rows is a submission to all competitions on these rows, so many would delay all scores."""
+    settings = Settings(folder=tmp_path)
+    make_folders(settings.incoming)
+    server = Service.open(settings)
+    (tmp_path / "rows.jsonl").write_text('{"id": "p", "label": null, "question": "?"}\n')
+    choices = PublisherChoices(owner="alice", name="rows", version="1", licence="MIT")
+    insert_releases(server, [build_component_draft(tmp_path / "rows.jsonl", Kind.DATASET, choices, None).bundle()])
+    with server.database.writing() as connection:
+        account_id = find_account_id(connection, "alice")
+        row = {"owner": "alice", "title": "", "release_id": 1, "rows_sha256": ROWS, "day_limit": 1, "created": NOW,
+               "closes": NOW + 2 * DAY}  # fmt: skip
+        connection.execute(insert(competitions), [{**row, "name": f"c{number}"} for number in range(MAX_COMPETITIONS)])
+    viewer = Viewer(account_id, "alice", frozenset({"alice"}), Scope.PUBLISH)
+    request = CompetitionRequest(dataset="alice/rows@1", name="new", labels={"p": 1}, day_limit=1, closes=NOW + 9 * DAY)
+    with pytest.raises(UsageError, match="alice has 100 competitions that are open"):
+        create_competition(settings, server.database, viewer, request, NOW)
+    assert create_competition(settings, server.database, viewer, request, NOW + 2 * DAY) == "alice/new"
     server.database.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import resource
 import signal
@@ -16,15 +17,19 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from runner.base.errors import ReleaseError, RunError, UsageError
+from runner.base.storage.safe_files import make_folders
 from runner.server.isolated_task import (
     IsolatedTaskError,
     TaskLimits,
     TaskResult,
     TaskStatus,
+    is_server_fault,
     run_isolated,
     run_with_check_limits,
 )
 from runner.server.settings import Settings
+from runner.server.store.blobs import BlobStoreError
+from runner.server.store.object_store import ObjectBlobStore
 
 MEMORY = 4 << 30
 SMALL_MEMORY = 600 << 20
@@ -174,3 +179,25 @@ def test_unwritable_folder_starts_no_task(tmp_path: Path) -> None:
     (tmp_path / "incoming").write_text("no folder")
     with pytest.raises(IsolatedTaskError, match="the server cannot start a process now"):
         run_with_check_limits(Settings(folder=tmp_path), kill_checked_task)
+
+
+def test_object_store_that_fails_while_a_blob_is_read_is_a_fault_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, the server would refuse an upload because its own store failed."""
+    data = b"x" * (2 << 20)
+    sha256 = hashlib.sha256(data).hexdigest()
+    (tmp_path / "file").write_bytes(data)
+    make_folders(tmp_path / "store")
+    for name, value in (("ENDPOINT", "http://127.0.0.1:9"), ("ALLOW_HTTP", "true"), ("ACCESS_KEY_ID", "x"),
+                        ("SECRET_ACCESS_KEY", "x")):  # fmt: skip
+        monkeypatch.setenv(f"AWS_{name}", value)
+    store = ObjectBlobStore(f"file://{tmp_path / 'store'}")
+    store.put(sha256, tmp_path / "file")
+    with store.open(sha256) as source:
+        os.truncate(tmp_path / "store" / sha256[:2] / sha256, 0)
+        with pytest.raises(BlobStoreError, match="cannot read a blob") as failure:
+            source.read(100)
+    assert is_server_fault(failure.value)
+    with pytest.raises(BlobStoreError, match="cannot list the blobs"):
+        list(ObjectBlobStore("s3://bucket").hashes())

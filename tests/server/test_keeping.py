@@ -42,6 +42,16 @@ def test_token_secret_is_shown_once_and_stored_or_listed_nowhere(served: ServerP
     assert secret not in served.log
 
 
+def test_token_lifetime_that_is_no_date_is_refused(tmp_path: Path) -> None:
+    """Such a token could never be listed, and it would not expire."""
+    run_server_command(tmp_path, "add-account", "dora")
+    for days in ("nan", "inf", "1e308", "-1"):
+        assert "must be from 0 to 36,500" in expect_server_command_error(
+            tmp_path, "add-token", "dora", f"--days={days}"
+        )
+    assert run_server_command(tmp_path, "tokens", "dora") == []
+
+
 def test_action_that_fails_confirms_none_of_its_changes(tmp_path: Path) -> None:
     """An error undoes all changes of a command, also those of earlier names."""
     run_server_command(tmp_path, "add-account", "dora")
@@ -78,6 +88,39 @@ def test_members_publish_as_their_organization_and_the_last_owner_cannot_be_remo
     assert "the last owner" in expect_server_command_error(served.folder, "remove-member", "lab", "dora")
     assert "name an organization first" in expect_server_command_error(served.folder, "add-member", "dora", "emil")
     assert "there is no account 'zz'" in expect_server_command_error(served.folder, "add-member", "lab", "zz")
+
+
+def test_removed_member_cannot_join_again_with_an_earlier_invitation(served: ServerProcess) -> None:
+    run_server_command(served.folder, "add-account", "frida", "hugo")
+    run_server_command(served.folder, "add-organization", "club", "frida")
+    owner, guest = (run_server_command(served.folder, "add-token", name)["token"] for name in ("frida", "hugo"))
+    path = "/api/v1/organisations/club"
+    for remover in ("owner", "command"):
+        invited = served.request(f"{path}/members/hugo", "PUT", {"is_owner": True}, token=owner)
+        assert invited.json == {"place": "invited"}
+        run_server_command(served.folder, "add-member", "club", "hugo")
+        assert [member["account"] for member in served.request(path, token=guest).json["members"]] == ["frida", "hugo"]
+        if remover == "owner":
+            assert served.request(f"{path}/members/hugo", "DELETE", token=owner).status == 204
+        else:
+            run_server_command(served.folder, "remove-member", "club", "hugo")
+        assert served.request("/api/v1", token=guest).json["owners"] == ["hugo"]
+        assert served.request(f"{path}/accept", "POST", token=guest).status == 404
+
+
+def test_commands_that_change_members_update_the_boards(served: ServerProcess) -> None:
+    """Two members of an organization do not count as independent, so a new member can change a run's tier."""
+    run_server_command(served.folder, "add-account", "ines", "jan")
+    commands = (
+        ("add-organization", "team", "ines"), ("add-member", "team", "jan"), ("remove-member", "team", "jan"),
+    )  # fmt: skip
+    revisions = []
+    with closing(served.open_database()) as database:
+        for command in commands:
+            run_server_command(served.folder, *command)
+            with database.reading() as connection:
+                revisions.append(database.revision(connection))
+    assert len(set(revisions)) == len(commands)
 
 
 def test_old_name_of_an_action_works_with_a_note(served: ServerProcess) -> None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -197,33 +198,62 @@ def test_long_response_stops_once_the_client_has_disconnected() -> None:
     assert len(sent) == 6
 
 
-def test_valid_token_gets_its_own_rate_limit_bucket() -> None:
-    valid_token, lookups = f"nip_{'a' * 12}_{'x' * 43}", []
+def test_valid_tokens_of_one_account_share_a_rate_limit_bucket() -> None:
+    valid_tokens = [f"nip_{letter * 12}_{'x' * 43}" for letter in "abc"]
+    lookups = []
 
-    def is_valid(token: str) -> bool:
+    def find_account(token: str) -> str | None:
         lookups.append(token)
-        return token == valid_token
+        return "alice" if token in valid_tokens else None
 
     async def work() -> None:
-        requests = ConcurrentRequests(lambda app: RateLimit(app, 0.1, (), is_valid))
+        requests = ConcurrentRequests(lambda app: RateLimit(app, 0.1, (), find_account))
         requests.release_event.set()
         for path in ("/search", "/api/v1"):  # the path doubles as the caller's address
             statuses = [await requests(path, path, authorization=f"Bearer nip_{n:012d}_{'x' * 43}") for n in range(5)]
             assert statuses == [200, 200, 429, 429, 429], path
         assert await requests("/search", "/search") == 429
-        assert [await requests("/search", "/search", authorization=f"Bearer {valid_token}") for _ in range(3)] == [
-            200,
-            200,
-            429,
-        ]
-        assert lookups.count(valid_token) == 1
+        tokens = [*valid_tokens, valid_tokens[0]]
+        statuses = [await requests("/search", "/search", authorization=f"Bearer {token}") for token in tokens]
+        assert statuses == [200, 200, 429, 429]
+        assert [lookups.count(token) for token in valid_tokens] == [1, 1, 1]
+
+    asyncio.run(work())
+
+
+def test_revoked_token_does_not_use_up_the_bucket_of_its_account() -> None:
+    revoked, valid = (f"Bearer nip_{letter * 12}_{'x' * 43}" for letter in "ab")
+    accounts = {revoked: "alice", valid: "alice"}
+    statuses: list[int] = []
+
+    async def answer(request_scope: Scope, receive: Receive, send: Send) -> None:
+        status = 200 if Headers(scope=request_scope)["authorization"] in accounts else 401
+        await PlainTextResponse("", status)(request_scope, receive, send)
+
+    async def record_status(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    async def work() -> None:
+        limited = RateLimit(answer, 0.15, (), lambda token: accounts.get(f"Bearer {token}"))
+
+        async def request(authorization: str) -> int:
+            headers = [(b"authorization", authorization.encode())]
+            request_scope = {"type": "http", "method": "GET", "path": "/", "headers": headers, "client": ("x", 1)}
+            await limited(request_scope, receive_empty_body, record_status)
+            return statuses[-1]
+
+        assert await request(revoked) == 200
+        del accounts[revoked]
+        assert [await request(revoked) for _ in range(5)] == [401, 401, 401, 401, 429]
+        assert await request(valid) == 200
 
     asyncio.run(work())
 
 
 def test_invalid_tokens_are_rate_limited_per_address() -> None:
     async def work() -> None:
-        requests = ConcurrentRequests(lambda app: RateLimit(app, 0, (), lambda _: False))
+        requests = ConcurrentRequests(lambda app: RateLimit(app, 0, (), lambda _: None))
         requests.release_event.set()
         headers = {"authorization": f"Bearer nip_{'a' * 12}_{'x' * 43}"}
         statuses = [await requests("/", "192.0.2.1", **headers) for _ in range(80)]  # 60 at once, then one per second

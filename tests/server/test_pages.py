@@ -241,6 +241,32 @@ def test_private_run_is_shown_only_to_its_signed_in_owner_and_never_cached(site:
     assert "hush" not in stranger.load_page("/mine")
 
 
+def test_owner_sees_that_a_private_run_is_yanked_or_signed_and_a_hidden_run(site: Site) -> None:
+    bundles = [copy_first_run(site, name) for name in ("quiet", "removed")]
+    insert_releases(site.server, [copy_bundle(bundles[0], visibility="private"), bundles[1]])
+    quiet = parse_reference("run/alice/quiet@1")
+    assert isinstance(quiet, Reference)
+    with site.served.registry("alice") as registry:
+        registry.yank(quiet, "it was played with the wrong key")
+        registry.add_signature(registry.find(quiet), b"a signature")
+    response = site.served.request(
+        "/api/v1/hidden/run/alice/removed/1", "PUT", {"why": "it has labels"}, token=site.served.tokens["keeper"]
+    )
+    assert response.status == 204
+    browser = site.browser()
+    assert browser.sign_in(site.served.tokens["alice-reads"]).status == 303
+    listed = browser.load_page("/mine")
+    assert "/mine/run/alice/removed/1" in listed
+    assert "wrong key" in listed
+    pages = {}
+    for name in ("quiet", "removed"):
+        path = f"/mine/run/alice/{name}/1"
+        pages[name] = browser.wait_for_response(path, lambda answer: answer.status == 200).body.decode()
+    assert "Yanked by its publisher: it was played with the wrong key" in pages["quiet"]
+    assert "<dt>Signed</dt><dd>yes</dd>" in pages["quiet"]
+    assert "by an administrator of this server" in pages["removed"]
+
+
 def test_session_cookie_works_for_pages_only_and_ends_at_sign_out(site: Site) -> None:
     browser = site.browser()
     browser.sign_in(site.served.tokens["alice"])

@@ -23,6 +23,7 @@ from runner.server.store.schema import accounts
 from tests.server.test_backup import list_hashes
 from tests.server.test_serve import expect_serve_error
 from tests.support.postgresql import run_postgresql
+from tests.support.processes import wait_until
 from tests.support.registry_locations import bundle
 from tests.support.server_contents import read_tables
 from tests.support.server_process import ServerProcess, run_server
@@ -69,10 +70,21 @@ def test_second_server_on_the_same_database_is_refused(served: ServerProcess, tm
     assert "another server uses this database" in expect_serve_error(
         "new", "--port", "0", "--database", served.database, cwd=tmp_path
     )
+    for option in ("--collect", "--rebuild", "--import"):
+        assert "another server uses this database" in expect_serve_error(
+            "new", option, "--database", served.database, cwd=tmp_path
+        )
     unreachable = served.database.replace("host=", "host=/nowhere")
     assert "cannot use the database" in expect_serve_error(
         "new", "--port", "0", "--database", unreachable, cwd=tmp_path
     )
+
+
+def test_address_with_a_null_character_is_not_found(served: ServerProcess) -> None:
+    """PostgreSQL accepts no such text, so a query with it would fail."""
+    wait_until(lambda: served.request("/").status == 200)
+    for path in ("/run/%00/b/1", "/run/a/b/1%00", "/run/a%00/b/1/games", "/owner/%00", "/api/v1/tree/%00"):
+        assert served.request(path).status == 404
 
 
 def test_closed_board_worker_leaves_no_connection_open(database: Callable[[], str], tmp_path: Path) -> None:

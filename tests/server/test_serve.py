@@ -188,6 +188,8 @@ def test_invalid_serve_options_are_refused_with_the_next_step(served: ServerProc
     assert "invalid URL of a blob store" in expect_serve_error(
         "new", "--port", "0", "--blobs", "nowhere://x", cwd=tmp_path
     )
+    for limit in ("inf", "nan", "0"):
+        assert "numbers greater than 0" in expect_serve_error("new", "--check-seconds", limit, cwd=tmp_path)
     assert "70000 is not a port; use 1 to 65535" in expect_serve_error("new", "--port", "70000", cwd=tmp_path)
     with closing(sqlite3.connect(tmp_path / "new" / "registry.sqlite")) as connection:
         connection.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(VERSION + 1),))

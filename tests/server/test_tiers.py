@@ -94,9 +94,13 @@ def test_only_new_answers_from_another_organization_count_as_a_reproduction(tmp_
         "run/mallory/the-same-answers@1": "copy", "run/mallory/with-small-changes@1": "copy",
         "run/mallory/another-game@1": "other",
     }  # fmt: skip
-    insert_releases(server, [make_reproduction(second, original, "carol", "anew")])
+    third = run_bundle(tmp_path / "play3", seed=3, size=600)
+    copies = [(second, "of-alice"), (third, "of-carol"), (edit_answers(third), "of-carol-edited")]
+    later = [make_reproduction(bundle, original, "mallory", name) for bundle, name in copies]
+    insert_releases(server, [make_reproduction(third, original, "carol", "anew"), *later])
     tier, outcomes = tier_and_outcomes("after")
     assert outcomes["run/carol/anew@1"] == "reproduced"
+    assert {outcomes[f"run/mallory/{name}@1"] for _, name in copies} == {"copy"}
     assert tier == "reproduced by 1"
     server.database.close()
 

@@ -67,11 +67,11 @@ def test_errors_are_pages_for_browsers_and_json_for_programs(app: ASGIApp, statu
 
 
 def test_rate_limit_page_says_when_to_retry() -> None:
-    limited_app = RateLimit(PlainTextResponse("here"), 0.05, (), lambda _: False)
+    limited_app = RateLimit(PlainTextResponse("here"), 0.05, (), lambda _: None)
     assert request(limited_app, BROWSER_ACCEPT).status == 200
     response = request(limited_app, BROWSER_ACCEPT)
     assert (response.status, response.headers["retry-after"]) == (429, "20")
-    message = "Too many requests from this token or address; try again in 20 seconds."
+    message = "Too many requests from this account or address; try again in 20 seconds."
     assert f'<p class="lead">{message}</p>' in response.body.decode()
 
 

@@ -9,6 +9,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from functools import partial
 from pathlib import Path
@@ -152,8 +153,8 @@ def _check_limits(args: argparse.Namespace) -> None:
         raise UsageError(f"--quota {args.quota}: GiB per account must be 0 or more; 0 means no limit")
     if args.connections < 1:
         raise UsageError(f"--connections {args.connections}: the number of connections must be at least 1")
-    if not args.check_seconds > 0 or args.check_memory < 1:
-        raise UsageError("--check-seconds and --check-memory must be greater than 0")
+    if not 0 < args.check_seconds < math.inf or args.check_memory < 1:
+        raise UsageError("--check-seconds and --check-memory must be numbers greater than 0")
 
 
 def _show_address(args: argparse.Namespace, public_address: str, local_address: str) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from runner.server.store.database import Database
 
 DAY_SECONDS = 24 * 3600.0
+MAX_TOKEN_DAYS = 36_500
 MAX_LISTED_ACTS = 200
 
 
@@ -139,24 +140,26 @@ def _add_account(connection: Any, _: Database, args: argparse.Namespace) -> Iter
 
 
 @_in_transaction
-def _add_organization(connection: Any, _: Database, args: argparse.Namespace) -> Iterator[str]:
+def _add_organization(connection: Any, database: Database, args: argparse.Namespace) -> Iterator[str]:
     from runner.server.accounts.accounts import add_account, add_member
 
     name, *owners = args.names
     add_account(connection, name, time.time(), is_organization=True)
     for owner in owners:
         add_member(connection, name, owner, is_owner=True)
+    database.increment_revision(connection)
     yield f"{name} of {', '.join(owners)}"
 
 
 @_in_transaction
-def _add_member(connection: Any, _: Database, args: argparse.Namespace) -> Iterator[str]:
+def _add_member(connection: Any, database: Database, args: argparse.Namespace) -> Iterator[str]:
     from runner.server.accounts.accounts import add_member
 
     organization, *names = args.names
     for name in names:
         add_member(connection, organization, name, is_owner=args.owner)
         yield f"{organization} {name}{' (owner)' if args.owner else ''}"
+    database.increment_revision(connection)
 
 
 @_in_transaction
@@ -183,8 +186,10 @@ def _set_disabled(connection: Any, database: Database, args: argparse.Namespace)
 def _add_token(database: Database, _: Settings, args: argparse.Namespace) -> int:
     from runner.server.accounts.accounts import Scope, create_token
 
-    if args.days < 0 or len(args.names) != 1:
-        raise UsageError("add-token takes exactly one account, and --days of 0 or more")
+    if len(args.names) != 1:
+        raise UsageError("add-token takes exactly one account")
+    if not 0 <= args.days <= MAX_TOKEN_DAYS:
+        raise UsageError(f"--days {args.days:g}: must be from 0 to {MAX_TOKEN_DAYS:,}; 0: the token never expires")
     seconds = args.days * DAY_SECONDS or None
     with database.writing() as connection:
         token = create_token(

@@ -25,7 +25,7 @@ from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import Release, digest
 from runner.registry.board.run_check import check_run
 from runner.registry.lineage.nodes import LineageNode, node_from_release, read_content_hashes
-from runner.registry.release_errors import describe_error, is_temporary
+from runner.registry.release_errors import RegistryUnavailableError, describe_error, is_temporary
 from runner.registry.rollouts_file import ROLLOUTS_FILE
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.kinds import find_kind_problems
@@ -212,7 +212,7 @@ class BoardCache:
             if not folder.is_dir():
                 fetch_files(registry, entry, release, folder, lambda path: path.startswith("data/inputs/"))
             return read_content_hashes(RunFolder(folder))
-        except MemoryError:
+        except (MemoryError, RegistryUnavailableError):
             raise
         except Exception:  # noqa: BLE001 - malformed inputs must not affect other runs
             remove_folder(folder)

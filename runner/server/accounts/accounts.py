@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from runner.base.errors import TakenError, UsageError
 from runner.documents.releases.reference import identifier_problem
-from runner.server.store.schema import accounts, members, tokens
+from runner.server.store.schema import accounts, invitations, members, tokens
 
 RESERVED_NAMES = frozenset(
     ("admin", "api", "anonymous", "board", "compare", "docs", "healthz", "login", "logout", "metrics", "nip-run",
@@ -179,9 +179,13 @@ def add_member(connection: Connection, organization: str, account: str, *, is_ow
         raise UsageError(
             f"{account!r} cannot be a member of {organization!r}: name an organization first, then accounts of people"
         )
-    existing = (members.c[column] == value for column, value in membership.items())
+    invitation, existing = (
+        [table.c[column] == value for column, value in membership.items()] for table in (invitations, members)
+    )
     if not is_owner:
         check_not_last_owner(connection, organization, account)
+    # An unused invitation would let a member who is removed later join again, perhaps as an owner.
+    connection.execute(delete(invitations).where(*invitation))
     if connection.execute(update(members).where(*existing).values(is_owner=is_owner)).rowcount == 0:
         connection.execute(insert(members), {**membership, "is_owner": is_owner})
 

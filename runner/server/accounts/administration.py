@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from runner.base.errors import NotFoundError, UsageError
 from runner.documents.releases.reference import Reference
 from runner.server.accounts.accounts import check_not_last_owner, find_account_id
-from runner.server.store.schema import accounts, acts, is_release, members, releases, tokens
+from runner.server.store.schema import accounts, acts, invitations, is_release, members, releases, tokens
 
 HIDDEN, PUBLIC = "hidden", "public"
 
@@ -98,6 +98,8 @@ def remove_member(connection: Connection, organization: str, account: str) -> No
     organization_id, member_id = find_account_id(connection, organization), find_account_id(connection, account)
     check_not_last_owner(connection, organization, account)
     membership = members.c.organisation_id == organization_id, members.c.account_id == member_id
+    invitation = invitations.c.organisation_id == organization_id, invitations.c.account_id == member_id
+    connection.execute(delete(invitations).where(*invitation))
     if connection.execute(delete(members).where(*membership)).rowcount == 0:
         raise UsageError(
             f"{account!r} is not a member of {organization!r}; `nip-run server accounts DIR` lists members"

@@ -138,7 +138,11 @@ def remove_from_organization(connection: Connection, viewer: Viewer, name: str, 
     view = find_view(connection, viewer, name)
     removed_id = _account_id(connection, account)
     invitation = invitations.c.organisation_id == view.id, invitations.c.account_id == removed_id
-    if connection.execute(delete(invitations).where(*invitation)).rowcount == 0:
+    is_invited = connection.execute(delete(invitations).where(*invitation)).rowcount > 0
+    # Databases of earlier versions may have an invitation of a member.
+    if not is_invited or any(
+        member.account == account and member.role != MemberRole.INVITED for member in view.members
+    ):
         if account != viewer.account and account not in {member.account for member in view.members}:
             raise NotFoundError(f"{account!r} is neither a member of {name!r} nor invited; check the name")
         remove_member(connection, name, account)

@@ -139,7 +139,9 @@ def _find_reproductions(
     """
     originals = {entry.sha256: entry for entry in loaded.releases if entry.sha256 in loaded.nodes}
     reproductions: dict[str, list[Reproduction]] = defaultdict(list)
-    for entry in loaded.releases:
+    genuine: dict[str, list[ReleaseEntry]] = defaultdict(list)
+    """The reproductions with answers of their own, by the hash of the original, oldest first."""
+    for entry in sorted(loaded.releases, key=lambda entry: registry.public_releases[entry.reference].id):
         node = loaded.nodes.get(entry.sha256)
         link = None if node is None else find_original_link(node)
         if node is None or link is None or link.sha256 not in originals or entry.yanked is not None:
@@ -155,7 +157,14 @@ def _find_reproductions(
             outcome, reason = "undecided", "this server cannot recompute the numbers of one of the two runs"
         else:
             pair = (original, loaded.releases[original]), (entry, loaded.releases[entry])
-            outcome, reason = _find_outcome(registry, cache, *pair)
+            earlier_runs = [
+                (earlier, loaded.releases[earlier])
+                for earlier in genuine[link.sha256]
+                if not _is_related(registry, earlier, entry, groups)
+            ]
+            outcome, reason = _find_outcome(registry, cache, *pair, earlier_runs)
+        if outcome in ("own", REPRODUCED):
+            genuine[link.sha256].append(entry)
         publisher_id = registry.public_releases[entry.reference].publisher_id
         reproduction = Reproduction(str(entry.reference), entry.reference.owner, outcome, reason, publisher_id)
         reproductions[original.sha256].append(reproduction)
@@ -210,6 +219,37 @@ def _is_copy(original: Release, reproduction: Release) -> bool:
 
 
 def _find_outcome(
+    registry: PublicRegistry, cache: BoardCache, original: PublishedRun, reproduction: PublishedRun,
+    earlier_runs: Sequence[PublishedRun],
+) -> tuple[str, str]:  # fmt: skip
+    """Compare a run with the original and with earlier reproductions; return the outcome and its reason."""
+    outcome, reason = _compare_with_original(registry, cache, original, reproduction)
+    if outcome != REPRODUCED:
+        return outcome, reason
+    try:
+        copied = next((run for run in earlier_runs if _is_copy(run[1], reproduction[1])), None) or next(
+            (run for run in earlier_runs[:_MAX_COMPARED] if _has_same_answers(registry, cache, run, reproduction)), None
+        )
+    except (NipRunError, OSError) as error:
+        return "undecided", f"the runs cannot be compared: {describe_error(error)}"
+    if copied is not None:
+        return "copy", f"the answers are equal or nearly equal to those of {copied[0].reference}"
+    return outcome, reason
+
+
+def _has_same_answers(registry: PublicRegistry, cache: BoardCache, first: PublishedRun, second: PublishedRun) -> bool:
+    """Return whether most answers of two runs are equal or nearly equal. The result is cached."""
+    hashes = [first[0].sha256, second[0].sha256]
+    cache_file = cache.path / "compared" / f"{tagged_hash('copied', [*hashes, _RULE_VERSION, __version__])}.json"
+    if cache_file.is_file():
+        return bool(read_json(cache_file)["copied"])
+    overlap = compare_answers(registry, first, second, cache.path / "compared")
+    is_copy = overlap.shared_ids > 0 or (overlap.has_enough_pairs and overlap.is_copy)
+    atomic_write(cache_file, orjson.dumps({"copied": is_copy}))
+    return is_copy
+
+
+def _compare_with_original(
     registry: PublicRegistry, cache: BoardCache, original: PublishedRun, reproduction: PublishedRun
 ) -> tuple[str, str]:
     """Compare a run with the original like `nip-run reproduce --fresh`; return the outcome and its reason.
@@ -235,6 +275,8 @@ def _find_outcome(
     return outcome, reason
 
 
+_MAX_COMPARED = 20
+"""Maximum number of earlier reproductions whose answers are compared with those of a reproduction."""
 _RULE_VERSION = 2
 """Version of the rule in `_compare_runs`. It is part of the cache's key: a new version makes cached outcomes
 invalid."""

@@ -47,6 +47,8 @@ from runner.spec.datasets.settings import DatasetSettings
 DAY = 24 * 3600.0
 """Seconds of a day."""
 MAX_SECONDS_OPEN = 3_653 * DAY
+MAX_COMPETITIONS = 100
+"""Maximum number of competitions of one owner that are open or were created in the last 24 hours."""
 WAITING, SCORED, REFUSED = "waiting", "scored", "refused"
 _MAX_LISTED = 3
 """Maximum number of row ids in an error message."""
@@ -99,6 +101,7 @@ def create_competition(
         same_name = competitions.c.owner == reference.owner, competitions.c.name == request.name
         if connection.execute(select(competitions.c.id).where(*same_name)).scalar() is not None:
             raise TakenError(f"a competition {reference.owner}/{request.name} already exists; choose another name")
+        _check_competition_count(connection, reference.owner, now)
         row = {
             "owner": reference.owner, "name": request.name, "title": request.title, "release_id": release_id,
             "rows_sha256": dataset["rows_sha256"], "group_by": request.group_by, "day_limit": request.day_limit,
@@ -112,6 +115,22 @@ def create_competition(
         connection.execute(insert(competition_labels), labels)
         database.increment_revision(connection)
     return f"{reference.owner}/{request.name}"
+
+
+def _check_competition_count(connection: Connection, owner: str, now: float) -> None:
+    """Raise UsageError if an owner has too many competitions.
+
+    Without this limit, competitions on copies of public rows could fill the disk with labels, and delay the scores of
+    other competitions on these rows, because each run is a submission to all of them.
+    """
+    is_recent = or_(competitions.c.closes > now, competitions.c.created > now - DAY)
+    query = select(func.count()).select_from(competitions).where(competitions.c.owner == owner, is_recent)
+    query = query.where(competitions.c.withdrawn.is_(None))
+    if connection.execute(query).scalar_one() >= MAX_COMPETITIONS:
+        raise UsageError(
+            f"{owner} has {MAX_COMPETITIONS} competitions that are open or were created in the last 24 hours, the "
+            "maximum; withdraw one"
+        )
 
 
 def check_closing(closes: float, now: float) -> None:

@@ -22,7 +22,7 @@ import orjson
 from sqlalchemy import Table, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from runner.base.errors import ReleaseError, RunError, UsageError
+from runner.base.errors import RunError, UsageError
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.safe_files import create, open_to_read
 from runner.server.store.blobs import BlobStore
@@ -168,7 +168,4 @@ def find_missing_blobs(database: Database, blobs: BlobStore) -> list[str]:
     """Return the hashes of blobs that the database refers to but the blob store does not have."""
     with database.reading() as connection:
         referenced = connection.execute(select(files.c.sha256).distinct().order_by(files.c.sha256)).scalars().all()
-    try:
-        return [sha256 for sha256 in referenced if not blobs.has(sha256)]
-    except ReleaseError as error:
-        raise RunError(str(error)) from error
+    return [sha256 for sha256 in referenced if not blobs.has(sha256)]

@@ -14,13 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
-from runner.base.errors import NotFoundError, ReleaseError
+from runner.base.errors import NotFoundError
 from runner.base.hashing import SHA256
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.safe_files import create_only, hard_link, make_folders, open_to_read
+from runner.registry.release_errors import RegistryUnavailableError
 
 
-class BlobStoreError(ReleaseError):
+class BlobStoreError(RegistryUnavailableError):
     """The blob store failed, for a reason other than the blob's content."""
 
 

@@ -56,15 +56,17 @@ class ObjectBlobStore:
                 raise NotFoundError(message) from error
 
     def hashes(self) -> Iterator[str]:
-        for batch in obstore.list(self._store):
-            for entry in batch:
-                key = str(entry["path"])
-                sha256 = key.rpartition("/")[2]
-                if SHA256.fullmatch(sha256) and key == self._key(sha256):  # the bucket may have other objects
-                    yield sha256
+        with _as_blob_store_error("cannot list the blobs"):
+            for batch in obstore.list(self._store):
+                for entry in batch:
+                    key = str(entry["path"])
+                    sha256 = key.rpartition("/")[2]
+                    if SHA256.fullmatch(sha256) and key == self._key(sha256):  # the bucket may have other objects
+                        yield sha256
 
     def remove(self, sha256: str) -> None:
-        obstore.delete(self._store, self._key(sha256))
+        with _as_blob_store_error(f"cannot remove the blob {sha256[:12]}"):
+            obstore.delete(self._store, self._key(sha256))
 
     def remove_temporary_files(self) -> None:
         """Do nothing, because the object store itself discards incomplete objects."""
@@ -92,12 +94,14 @@ class _RawReader(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        return int(self._reader.seek(offset, whence))
+        with _as_blob_store_error("cannot read a blob"):
+            return int(self._reader.seek(offset, whence))
 
     def tell(self) -> int:
         return int(self._reader.tell())
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = bytes(self._reader.read(len(buffer)))
+        with _as_blob_store_error("cannot read a blob"):
+            data = bytes(self._reader.read(len(buffer)))
         buffer[: len(data)] = data
         return len(data)

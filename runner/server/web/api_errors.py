@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from runner.base.errors import NipRunError, NotFoundError, ReleaseError, TakenError, UsageError
+from runner.registry.release_errors import RegistryUnavailableError
 from runner.server.store.database import is_disk_error
 from runner.server.uploads.pieces import DiskFullError, OffsetError
 
@@ -101,6 +102,11 @@ def add_error_handlers(app: FastAPI) -> None:
         message = "the server's database does not answer; try again in a minute"
         return error_response(503, "busy", message, headers={"retry-after": "2"})
 
+    async def handle_store_error(_: Request, error: Exception) -> JSONResponse:
+        LOG.error("the blob store or the database does not answer", exc_info=error)
+        message = "the server's storage does not answer; try again in a minute"
+        return error_response(503, "busy", message, headers={"retry-after": "2"})
+
     async def handle_validation_error(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
@@ -109,6 +115,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     app.add_exception_handler(NipRunError, handle_known_error)
     app.add_exception_handler(PermissionError, handle_known_error)
+    app.add_exception_handler(RegistryUnavailableError, handle_store_error)
     app.add_exception_handler(OperationalError, handle_database_error)
     app.add_exception_handler(PoolTimeout, handle_database_error)
     app.add_exception_handler(HTTPException, handle_http_error)

@@ -147,14 +147,15 @@ def create_app(server: Service) -> FastAPI:
 def _add_middleware(app: FastAPI, server: Service) -> None:
     """Add the middleware. A request passes through it in the reverse order of these calls."""
 
-    def is_valid(token: str) -> bool:
+    def find_account(token: str) -> str | None:
         with server.database.reading() as connection:
-            return viewer_of_token(connection, token, time.time()) is not None
+            viewer = viewer_of_token(connection, token, time.time())
+        return None if viewer is None else viewer.account
 
     settings = server.settings
     proxies, max_requests, max_per_address = settings.proxies, settings.connections, settings.connections_per_address
     app.add_middleware(BodyLimit, max_declaration_bytes=settings.declared_bytes, max_seconds=settings.body_seconds)
-    app.add_middleware(RateLimit, rate=settings.rate, proxies=proxies, is_valid=is_valid)
+    app.add_middleware(RateLimit, rate=settings.rate, proxies=proxies, find_account=find_account)
     if not settings.any_host:
         app.add_middleware(HostCheck, address=settings.address)
     app.add_middleware(OpenRequestLimit, max_requests=max_requests, max_per_address=max_per_address, proxies=proxies)

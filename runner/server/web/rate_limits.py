@@ -1,8 +1,8 @@
 """Limits on the rate of requests, on guesses of tokens, and on the number of open requests.
 
-A bucket holds the number of requests that a caller may still make, and refills at a constant rate. Each valid access
-token has a bucket. Requests without a valid token use the bucket of their address. A request with an invalid token also
-takes from a second, slower bucket of the address, to prevent guessing. `OpenRequestLimit` limits the number of open
+A bucket holds the number of requests that a caller may still make, and refills at a constant rate. Each account has
+a bucket. Requests without a valid token use the bucket of their address. A request with an invalid token also takes
+from a second, slower bucket of the address, to prevent guessing. `OpenRequestLimit` limits the number of open
 requests from one address, so that one client cannot block others.
 """
 
@@ -34,7 +34,7 @@ VALID_SECONDS = 3600.0
 """Seconds until the rate limit looks a token up again. (Authentication looks the token up in every request.)"""
 _MAX_CALLERS = 100_000
 """Maximum number of callers with a bucket, and of cached tokens."""
-_TOKEN = re.compile(r"(?i:bearer) +(nip_([a-z0-9]{12})_\S+)")
+_TOKEN = re.compile(r"(?i:bearer) +(nip_[a-z0-9]{12}_\S+)")
 UNLIMITED_PATHS = ("/healthz", "/readyz")
 """Paths without limits: health checks, which need few resources."""
 _SIGN_IN_PATH = "/login"
@@ -65,30 +65,36 @@ class CallerBuckets:
 
 
 class TokenCache:
-    """A cache of valid tokens, by their hashes."""
+    """A cache of the accounts of valid tokens, by the hashes of the tokens."""
 
-    def __init__(self, is_valid: Callable[[str], bool]) -> None:
-        self._is_valid = is_valid
-        self._valid_until: OrderedDict[bytes, float] = OrderedDict()
-        """The time until which each token counts as valid, by the token's hash."""
+    def __init__(self, find_account: Callable[[str], str | None]) -> None:
+        self._find_account = find_account
+        self._accounts: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+        """The account of each token, and the time until which the token counts as valid."""
 
-    def has(self, token: str) -> bool:
-        """Return whether a token is in the cache and counts as valid."""
-        return self._valid_until.get(_hash(token), 0.0) > time.monotonic()
+    def cached_account(self, token: str) -> str | None:
+        """Return the account of a token that is in the cache and counts as valid; None for other tokens."""
+        account, valid_until = self._accounts.get(_hash(token), (None, 0.0))
+        return account if valid_until > time.monotonic() else None
 
-    async def check(self, token: str) -> bool:
-        """Return whether a token is valid according to the database, and cache it if so.
+    async def look_up(self, token: str) -> str | None:
+        """Return the account of a token according to the database, and cache it; None if the token is invalid.
 
         Raises:
             SQLAlchemyError: the database does not answer.
         """
-        if not await run_in_threadpool(self._is_valid, token):
-            return False
-        self._valid_until[_hash(token)] = time.monotonic() + VALID_SECONDS
-        self._valid_until.move_to_end(_hash(token))
-        if len(self._valid_until) > _MAX_CALLERS:
-            self._valid_until.popitem(last=False)
-        return True
+        account = await run_in_threadpool(self._find_account, token)
+        if account is None:
+            return None
+        self._accounts[_hash(token)] = account, time.monotonic() + VALID_SECONDS
+        self._accounts.move_to_end(_hash(token))
+        if len(self._accounts) > _MAX_CALLERS:
+            self._accounts.popitem(last=False)
+        return account
+
+    def forget(self, token: str) -> None:
+        """Remove a token from the cache."""
+        self._accounts.pop(_hash(token), None)
 
 
 def _hash(token: str) -> bytes:
@@ -98,11 +104,14 @@ def _hash(token: str) -> bytes:
 class RateLimit:
     """Middleware that answers 429 to a caller with too many requests."""
 
-    def __init__(self, app: ASGIApp, rate: float, proxies: tuple[str, ...], is_valid: Callable[[str], bool]) -> None:
+    def __init__(
+        self, app: ASGIApp, rate: float, proxies: tuple[str, ...], find_account: Callable[[str], str | None]
+    ) -> None:
+        """`find_account` returns the account of a token, or None for an invalid token."""
         self._app, self._proxies = app, proxies
         self._buckets = CallerBuckets(rate, rate * BURST_SECONDS) if rate > 0 else None
         self._guesses = CallerBuckets(GUESSES_PER_MINUTE / 60, GUESSES_PER_MINUTE)
-        self._tokens = TokenCache(is_valid)
+        self._tokens = TokenCache(find_account)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in UNLIMITED_PATHS:
@@ -112,17 +121,17 @@ class RateLimit:
         header = Headers(scope=scope).get("authorization")
         match = _TOKEN.fullmatch(header.strip()) if header else None
         may_be_guess = header is not None or (scope["path"] == _SIGN_IN_PATH and scope["method"] == "POST")
-        is_valid = match is not None and self._tokens.has(match[1])
-        wait = self._guesses.wait_seconds(address) if may_be_guess and not is_valid else 0.0
-        if wait == 0.0 and match is not None and not is_valid:
+        account = None if match is None else self._tokens.cached_account(match[1])
+        wait = self._guesses.wait_seconds(address) if may_be_guess and account is None else 0.0
+        if wait == 0.0 and match is not None and account is None:
             try:
-                is_valid = await self._tokens.check(match[1])
+                account = await self._tokens.look_up(match[1])
                 may_be_guess = False  # an invalid token is counted here, so it must not be counted after the response
-                if not is_valid:
+                if account is None:
                     self._guesses.take(address)
             except SQLAlchemyError:
                 pass  # the request itself will fail with this error
-        caller = match[2] if match is not None and is_valid else address  # match[2] is the public id of the token
+        caller = address if account is None else f"account {account}"
         if self._buckets is not None:
             wait = max(wait, self._buckets.wait_seconds(caller))
         if wait > 0:
@@ -132,8 +141,11 @@ class RateLimit:
             self._buckets.take(caller)
 
         async def count_failed_guess(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] == 401 and may_be_guess:
-                self._guesses.take(address)
+            if message["type"] == "http.response.start" and message["status"] == 401:
+                if may_be_guess:
+                    self._guesses.take(address)
+                if match is not None:  # so that requests with a revoked token use up only the bucket of their address
+                    self._tokens.forget(match[1])
             await send(message)
 
         await self._app(scope, receive, count_failed_guess)
@@ -141,7 +153,7 @@ class RateLimit:
 
 def _too_many_requests(wait: float) -> Response:
     seconds = math.ceil(wait)
-    message = f"too many requests from this token or address; try again in {counted(seconds, 'second')}"
+    message = f"too many requests from this account or address; try again in {counted(seconds, 'second')}"
     return error_response(429, "too_many", message, headers={"retry-after": str(seconds)})
 
 

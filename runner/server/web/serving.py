@@ -62,8 +62,6 @@ def serve(
         any_host = address is None and not is_loopback(host)
         server = Service.open(replace(settings, address=(address or local_url).rstrip("/"), any_host=any_host))
         with closing(server.database):
-            if not server.database.lock_for_server():
-                raise RunError("another server uses this database; stop that server, or choose another --database URL")
             if not imported:
                 check_imported(server)
             _run(server, listener, lambda: on_ready(server.settings.address, local_url))

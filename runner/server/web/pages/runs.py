@@ -23,13 +23,16 @@ from runner.documents.releases.manifest import MANIFEST, Release
 from runner.documents.releases.reference import Reference
 from runner.pages.report.served import ServedPage, View
 from runner.registry.lineage.nodes import listed_facts
-from runner.registry.transports.listing import read_small_file
+from runner.registry.transports.listing import SIGNATURE_FOLDER, read_small_file
+from runner.registry.transports.yanks import MAX_YANK_BYTES, YANKED, YANKED_FILE, parse_yanked_file
 from runner.server.accounts.accounts import ANYBODY, Viewer
+from runner.server.accounts.administration import HIDDEN
 from runner.server.accounts.browser_sessions import BrowserSession
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import MEANINGS as TIERS
-from runner.server.store.schema import is_release, reference_of, releases
-from runner.server.visible_releases import VisibleReleases, visible_to
+from runner.server.store.blobs import BlobStore
+from runner.server.store.schema import files, is_release, reference_of, releases
+from runner.server.visible_releases import VisibleReleases, find_added_files, visible_to
 from runner.server.web.api_errors import error_response
 from runner.server.web.authentication import server_of
 from runner.server.web.browser_session import find_session
@@ -149,29 +152,46 @@ def find_run(request: Request, reference: Reference) -> VisibleRun | None:
 
 
 def find_private_run(request: Request, viewer: Viewer, reference: Reference) -> dict[str, Any] | None:
-    """Return the facts of a private run, or None if the viewer may not see it."""
+    """Return the facts of a private or hidden run, or None if the viewer may not see it."""
+    if Reference.of_folder(reference.folder) is None:  # such as a name with NUL, which PostgreSQL does not accept
+        return None
     server = server_of(request)
-    query = select(releases).where(is_release(reference), releases.c.visibility == "private", visible_to(viewer))
+    query = select(releases).where(is_release(reference), is_private, visible_to(viewer))
     with server.database.reading() as connection:
         row = connection.execute(query).one_or_none()
-    if row is None:
-        return None
+        if row is None:
+            return None
+        additions = find_added_files(connection, files.c.release_id == row.id)
     tree = VisibleReleases(server.database, server.blobs, viewer)
     try:
         manifest = read_small_file(tree.open(f"{reference.folder}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
         release = Release.from_bytes(manifest, server.settings.limits)
+        facts = private_release_facts(row, additions, server.blobs)
     except ReleaseError:
         return None
-    details = {"description": release.description, "licence": release.licence, "signed": False,
+    details = {"description": release.description, "licence": release.licence,
+               "signed": (row.id, SIGNATURE_FOLDER) in additions, "is_hidden": row.visibility == HIDDEN,
                "version": reference.version, "pinned": release.facts.get("pinned")}  # fmt: skip
-    return {**listed_facts(release), **private_release_facts(row), **details}
+    return {**listed_facts(release), **facts, **details}
 
 
-def private_release_facts(row: Row[Any]) -> dict[str, object]:
-    """Return the facts about a private release that the list of private releases shows."""
+is_private = releases.c.visibility != "public"
+"""SQL condition: a release is private, or hidden by an administrator."""
+
+
+def private_release_facts(
+    row: Row[Any], additions: Mapping[tuple[int, str], str], blobs: BlobStore
+) -> dict[str, object]:
+    """Return the facts about a private release that the list of private releases shows.
+
+    `additions` is from `find_added_files`.
+    """
+    yank_sha256, yanked = additions.get((row.id, YANKED)), None
+    if yank_sha256 is not None:
+        yanked = parse_yanked_file(read_small_file(blobs.open(yank_sha256), YANKED_FILE, MAX_YANK_BYTES))
     return {
         "reference": str(reference_of(row)), "kind": row.kind, "owner": row.owner,
-        "name": row.name, "created": row.created, "sha256": row.sha256, "yanked": None, "description": "",
+        "name": row.name, "created": row.created, "sha256": row.sha256, "yanked": yanked, "description": "",
     }  # fmt: skip
 
 
@@ -319,6 +339,8 @@ def _build_facts(facts: Mapping[str, Any], row: Mapping[str, Any] | None) -> lis
     lines += [("Trained on", row["trained_on"])] if row and row["trained_on"] else []
     lines += [("Published", format_day(facts["created"])), ("License", facts["licence"] or "not given"),
               ("Signed", "yes" if facts["signed"] else "no"), ("SHA-256 of the manifest", facts["sha256"])]  # fmt: skip
+    if facts.get("is_hidden"):
+        lines.append(("Hidden", "by an administrator of this server"))
     if facts.get("pinned") is False:
         lines.append(("Pinned", "no: the files of the run are not in a public commit"))
     return lines

@@ -14,11 +14,11 @@ from starlette.responses import RedirectResponse, Response
 from runner.pages.report.served import ServedPage, View
 from runner.server.accounts.accounts import viewer_of_token
 from runner.server.accounts.browser_sessions import SESSION_SECONDS, BrowserSession, sign_in, sign_out
-from runner.server.store.schema import reference_of, releases
-from runner.server.visible_releases import visible_to
+from runner.server.store.schema import files, reference_of, releases
+from runner.server.visible_releases import find_added_files, visible_to
 from runner.server.web.authentication import server_of
 from runner.server.web.browser_session import SESSION_COOKIE, Form, cookie_name, find_session, is_valid_form
-from runner.server.web.pages.runs import private_release_facts
+from runner.server.web.pages.runs import is_private, private_release_facts
 from runner.server.web.pages.site import ListingView, Session
 from runner.server.web.responses import PRIVATE, page_response
 from runner.server.web.views import ReleaseLine, private_href
@@ -107,10 +107,14 @@ def log_out(request: Request, session: Annotated[BrowserSession | None, Depends(
 def mine(request: Request, session: Session) -> Response:
     """Show the private releases of the signed-in account."""
     viewer = session.viewer
-    query = select(releases).where(releases.c.visibility == "private", visible_to(viewer))
-    with server_of(request).database.reading() as connection:
+    server, query = server_of(request), select(releases).where(is_private, visible_to(viewer))
+    with server.database.reading() as connection:
         rows = connection.execute(query.order_by(releases.c.created.desc()).limit(_MAX_LISTED)).all()
-    lines = [ReleaseLine.from_facts(private_release_facts(row), private_href(reference_of(row))) for row in rows]
+        additions = find_added_files(connection, files.c.release_id.in_([row.id for row in rows]))
+    lines = [
+        ReleaseLine.from_facts(private_release_facts(row, additions, server.blobs), private_href(reference_of(row)))
+        for row in rows
+    ]
     audience = "Only you and the members of the owning organizations see these releases."
     lead = [audience if lines else "You have no private releases. Publish one with nip-run publish --private."]
     lead.append(f"You see private releases of: {', '.join(sorted(viewer.account_names))}.")
