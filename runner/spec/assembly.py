@@ -285,7 +285,7 @@ def _find_cache(layered: LayeredData, experiment: Experiment, problems: list[Pro
     if experiment.cache is None:
         return None
     cache = layered.folder(("cache",)) / experiment.cache
-    reason = package_data.why_unusable(cache)
+    reason = "it is a folder" if package_data.is_folder(cache) else package_data.why_unusable(cache)
     if reason is not None:
         message = f"cannot use {str(cache)!r} as a cache: {reason}; set another file"
         problems.append(layered.problem_at(("cache",), message))
@@ -419,19 +419,29 @@ def _load_dataset_section(layered: LayeredData, inputs: LoadedInputs, sound: Sou
         return None
     settings = from_plain(DatasetSettings, sound.section("dataset"))
     seed = layered.data.get("seed", 0) if "seed" not in sound.broken else 0
-    return _read_dataset(layered, inputs, settings, seed)
+    try:
+        return _read_dataset(layered, inputs, settings, seed)
+    except SpecError as error:
+        if not any(f"{key}.".startswith("dataset.labels.") for key in sound.broken):
+            raise
+        if problems := [problem for problem in error.problems if problem.key != "dataset.labels"]:
+            raise SpecError(problems) from error
+        return None  # all labels are unclear only because of the mistake in `dataset.labels`
 
 
-def assemble_whole_dataset(layered: LayeredData) -> Dataset:
+def assemble_whole_dataset(layered: LayeredData, sections: Collection[str]) -> Dataset:
     """Return the dataset of a spec with all splits, without `limit`, `balance` and `shuffle`.
 
-    The other sections of the spec may be missing or wrong. On the Hub, a dataset has one split.
+    Only `sections`, which include `dataset`, are checked. On the Hub, a dataset has one split.
 
     Raises:
-        SpecError: the section `dataset` has errors; lists all of them.
+        SpecError: one of the sections has errors; lists all of them.
     """
     problems, sound = _check_schema(layered)
-    if problems := [problem for problem in problems if problem.key.partition(".")[0] == "dataset"]:
+    if "dataset" not in layered.data:
+        missing = layered.problem_at(("dataset",), "missing key; write the file's path: dataset: {path: FILE}")
+        raise SpecError([missing, *(problem for problem in problems if problem.kind == "unknown key")])
+    if problems := [problem for problem in problems if problem.key.partition(".")[0] in sections]:
         raise SpecError(problems)
     settings = from_plain(DatasetSettings, sound.section("dataset"))
     split = settings.split if settings.path.startswith(HUB) else None
