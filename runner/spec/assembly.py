@@ -59,6 +59,8 @@ from runner.spec.tournament_roles import seats_of
 from runner.spec.trainer_files import TrainerFiles, find_trainer_files
 
 _DATASET = ("dataset", "path")
+_ROW_KEYS = ("answers", "checker", "columns", "explode", "ids", "labels")
+"""Keys of `dataset` that determine the ids and labels of its rows."""
 
 
 @dataclass(frozen=True)
@@ -422,11 +424,11 @@ def _load_dataset_section(layered: LayeredData, inputs: LoadedInputs, sound: Sou
     try:
         return _read_dataset(layered, inputs, settings, seed)
     except SpecError as error:
-        if not any(f"{key}.".startswith("dataset.labels.") for key in sound.broken):
+        if not any(f"{key}.".startswith(f"dataset.{name}.") for key in sound.broken for name in _ROW_KEYS):
             raise
-        if problems := [problem for problem in error.problems if problem.key != "dataset.labels"]:
+        if problems := [problem for problem in error.problems if problem.key not in ("dataset", "dataset.labels")]:
             raise SpecError(problems) from error
-        return None  # all labels are unclear only because of the mistake in `dataset.labels`
+        return None  # rows without an id or a label may be due to the mistake
 
 
 def assemble_whole_dataset(layered: LayeredData, sections: Collection[str]) -> Dataset:

@@ -238,6 +238,9 @@ MISTAKES: dict[str, Mistake] = {
     "no column of labels": Mistake(
         None, "spec.yaml:2:11", "no column 'label'", "dataset.columns.label=", files={"data.csv": DATA.replace("label",
         "lab")}),
+    "a misspelled key of the checker": Mistake(
+        ("path: data.csv", "path: data.csv, checker: {by: exact, colum: solution}"), "spec.yaml:2:48", "unknown key",
+        "'column'", files={"data.csv": DATA.replace("label", "lab")}),
     "a missing column": Mistake(
         ("path: data.csv", "path: data.csv, columns: {solution: answr}"), "spec.yaml:2:37", "no column 'answr'",
         "choose one of id, label, question, solution"),
