@@ -297,7 +297,7 @@ def test_wrong_settings_of_a_checker_are_errors_before_play(tmp_path: Path) -> N
         (ANSWER_RULES, {"checker": {"by": "exact", "column": "clam"}}, "no column 'clam'; did you mean 'claim'"),
         (ANSWER_RULES, {"checker": {"by": "exact", "column": "label"}}, "the name is reserved, so rename the column"),
         (ANSWER_RULES, {"checker": {"by": "function", "function": "a.b"}}, "dataset.checker.function"),
-        (ANSWER_RULES, {"checker": {"by": "function", "function": "no:check"}}, r"no Python file .*no\.py.*has grading\.py"),
+        (ANSWER_RULES, {"checker": {"by": "function", "function": "no:check"}}, r"no Python file .*; its folder"),
         (ANSWER_RULES, {"checker": {"by": "function", "function": "grading:test"}}, r"a function test\(text, c"),
         (early_rules, EXACT, "the verifier of hidden may decide in round 0, before round 1 states what it judges"),
     ]  # fmt: skip
