@@ -249,7 +249,8 @@ def _check_columns(
         place = replace(place, is_own=place.is_own and _may_show_dataset(layered))
         yield from column_problems(dataset, prompts, place)
     if dataset is not None and protocol is not None:
-        yield from protocol_column_problems(dataset, protocol, layered.place(("protocol", "use")))
+        place, shows_columns = layered.place(("protocol", "use")), _may_show_dataset(layered)
+        yield from protocol_column_problems(dataset, protocol, place, shows_columns=shows_columns)
     if dataset is not None:
         place = layered.place(("dataset", "checker", "column"))
         yield from reference_problems(dataset, checker_of(sound), place)
