@@ -131,7 +131,7 @@ def find_faults(protocol: Protocol) -> list[Fault]:
 
 
 def _agents_with_the_same_name(protocol: Protocol) -> Iterator[Fault]:
-    # Agents of which one is drawn may have the same name, so that the verifier cannot tell which of them was drawn.
+    # If one of several agents is drawn, they may have the same name, so that the verifier cannot tell who was drawn.
     drawn = [step.speak.keys() for step in protocol.file.cycle if step.draw == "one"]
     first_with_name: dict[str, str] = {}
     for agent in protocol.agent_names:
