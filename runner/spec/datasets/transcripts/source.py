@@ -136,8 +136,8 @@ def _lines_of(source: Path, builder: RowBuilder, prefix: str, meter: Meter) -> I
     except (InvalidTranscript, RecursionError, TypeError, UnicodeError) as error:
         where = "" if sample is None else f"sample {shorten(sample.id)}, or the one after it: "
         reason = str(error) if isinstance(error, InvalidTranscript) else f"{where}cannot be read ({error})"
-        line = _LINE.match(reason)
-        place = Place(str(source), int(line[1]) if line else 1)
+        match = _LINE.match(reason)
+        place = Place(str(source), int(match[1]) if match else 1)
         raise SpecError([Problem(place, "dataset.path", reason)]) from error
 
 
