@@ -63,7 +63,7 @@ def _load_from_file(analyzer: Analyzer, name: str) -> UnitFunction:
     path, namespace = str(analyzer.code_path), {"__name__": analyzer.name}
     try:
         exec(compile(analyzer.code_source or "", path, "exec"), namespace)  # noqa: S102 - the user's own, or allowed
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RunError(f"{path} fails when it is loaded: {_describe(path, error)}") from error
     function: Any = namespace.get(name)
     if not callable(function):
@@ -81,7 +81,7 @@ def answer_by_code(analyzer: Analyzer, function: UnitFunction, unit: Unit) -> Co
     subject = f"{analyzer.file.code} of {analyzer.path} failed on unit {unit.id}"
     try:
         result = function(replace(unit, label=None, verdict=None))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RunError(f"{subject}: {_describe(str(analyzer.code_path), error)}") from error
     if result is None:
         return None
@@ -100,7 +100,7 @@ def answer_by_code(analyzer: Analyzer, function: UnitFunction, unit: Unit) -> Co
     return CodeAnswer(answer, None if reason is None else str(reason), spans)
 
 
-def _describe(path: str, error: Exception) -> str:
+def _describe(path: str, error: BaseException) -> str:
     """Return an exception with its line in the user's file."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     line = f" (line {frames[-1].lineno})" if frames else ""

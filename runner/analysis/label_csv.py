@@ -18,7 +18,7 @@ from runner.analysis.label_queue import LabelQuestion
 from runner.analysis.label_sample import SampledUnit
 from runner.analysis.labels import Label
 from runner.base.batches import group_pairs
-from runner.base.errors import UsageError
+from runner.base.errors import UsageError, errors_as
 from runner.base.question_queue import check_name
 from runner.base.text import comma_join, csv_text, list_some
 from runner.results.manifest import now
@@ -138,9 +138,11 @@ def _parse_row(
     """Return the label in a row; None without target and reader."""
 
     def number(name: str) -> float | None:
-        value = float(cells[name]) if cells.get(name) else None
+        text = cells.get(name)
+        with errors_as(UsageError, f"`{name}` is not a number", ValueError):
+            value = float(text) if text else None
         if value is not None and not math.isfinite(value):
-            raise UsageError(f"`{name}` is {cells[name]}, which is not a finite number")
+            raise UsageError(f"`{name}` is {text}, which is not a finite number")
         return value
 
     if missing := [name for name in _SCOUT.values() if name not in cells]:
@@ -158,12 +160,14 @@ def _parse_row(
     if reader is None:
         raise UsageError("the row has no reader; add a column `reader`, or name the reader with --readers NAME")
     check_name(reader)
-    drawn = number("drawn")
+    drawn, probability = number("drawn"), number("probability")
+    if probability is not None and not 0 < probability <= 1:
+        raise UsageError(f"`probability` is {probability:g}, but must be more than 0 and at most 1")
     return Label(
         unit_id, _parse_answer(cells["target"], analyzer), reader, cells.get("time") or now(), analyzer.name,
         cells.get("analyzer_sha256") or analyzer.sha256, analyzer.question_sha256, number("seconds"),
         _unescape(cells.get("stratum", ""), ()) or None, None if drawn is None else int(drawn),
-        cells.get("stratified_by") or None, number("probability"),
+        cells.get("stratified_by") or None, probability,
     )  # fmt: skip
 
 

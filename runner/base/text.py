@@ -63,11 +63,12 @@ def encoding_problem(text: str) -> str | None:
 
 
 def did_you_mean(misspelled: str, candidates: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` with the most similar candidate, or an empty string."""
+    """Return `; did you mean 'x'?` with the most similar candidate, or an empty string. Case does not matter."""
     import difflib  # imported here because `--help` does not need it
 
-    matches = difflib.get_close_matches(str(misspelled), [str(candidate) for candidate in candidates], n=1, cutoff=0.6)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+    spellings = {str(candidate).casefold(): str(candidate) for candidate in candidates}
+    matches = difflib.get_close_matches(str(misspelled).casefold(), spellings, n=1, cutoff=0.6)
+    return f"; did you mean {spellings[matches[0]]!r}?" if matches else ""
 
 
 def did_you_mean_file(name: str, candidates: Iterable[str]) -> str:

@@ -39,7 +39,8 @@ def parse_tests(columns: Mapping[str, Any], format_: ProgramFormat) -> list[Prog
             return parse_humaneval_tests(str(columns["test"]), str(columns["entry_point"]))
         assertions = columns["test_list"]
         if isinstance(assertions, str):
-            assertions = json.loads(assertions)
+            with errors_as(ValueError, "test_list is not JSON", json.JSONDecodeError):
+                assertions = json.loads(assertions)
         if not isinstance(assertions, (list, tuple)) or not all(isinstance(line, str) for line in assertions):
             raise ValueError("test_list is not a list of assertions")
         return parse_assertions(assertions, str(columns.get("test_setup_code") or ""))
@@ -53,9 +54,13 @@ def parse_apps_tests(input_output: str | Mapping[str, Any]) -> list[ProgramTest]
     Raises:
         ValueError: it is not in this format.
     """
-    content = json.loads(input_output) if isinstance(input_output, str) else input_output
-    with errors_as(ValueError, "not the tests of an APPS problem", KeyError, TypeError):
-        pairs = list(zip(content["inputs"], content["outputs"], strict=True))
+    with errors_as(ValueError, "input_output is not JSON", json.JSONDecodeError):
+        content = json.loads(input_output) if isinstance(input_output, str) else input_output
+    with errors_as(ValueError, "input_output has no lists `inputs` and `outputs`", KeyError, TypeError):
+        inputs, outputs = list(content["inputs"]), list(content["outputs"])
+    if len(inputs) != len(outputs):
+        raise ValueError(f"input_output has {len(inputs)} inputs, but {len(outputs)} outputs")
+    pairs = list(zip(inputs, outputs, strict=True))
     name = content.get("fn_name")
     if name is None:
         return [StdinTest(_join_lines(stdin), _join_lines(expected)) for stdin, expected in pairs]

@@ -105,7 +105,7 @@ def _reword_error(omegaconf_message: str, layered: LayeredData) -> str:
         parts = missing[1].split(".")
         hint = (
             did_you_mean(missing[1], _dotted_keys(layered.data))
-            or "; write out the whole key, as in ${models.NAME.model}"
+            or "; use a key that the spec sets, written out as in ${models.NAME.model}"
         )
         return f"no such key for ${{{missing[1]}}}{hint}" if all(parts) else omegaconf_message
     if "Recursive interpolation" in omegaconf_message:

@@ -59,6 +59,8 @@ from runner.spec.tournament_roles import seats_of
 from runner.spec.trainer_files import TrainerFiles, find_trainer_files
 
 _DATASET = ("dataset", "path")
+_ROW_KEYS = ("answers", "checker", "columns", "explode", "ids", "labels")
+"""Keys of `dataset` that determine the ids and labels of its rows."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,8 @@ def _check_columns(
         place = replace(place, is_own=place.is_own and _may_show_dataset(layered))
         yield from column_problems(dataset, prompts, place)
     if dataset is not None and protocol is not None:
-        yield from protocol_column_problems(dataset, protocol, layered.place(("protocol", "use")))
+        place, shows_columns = layered.place(("protocol", "use")), _may_show_dataset(layered)
+        yield from protocol_column_problems(dataset, protocol, place, shows_columns=shows_columns)
     if dataset is not None:
         place = layered.place(("dataset", "checker", "column"))
         yield from reference_problems(dataset, checker_of(sound), place)
@@ -285,7 +288,7 @@ def _find_cache(layered: LayeredData, experiment: Experiment, problems: list[Pro
     if experiment.cache is None:
         return None
     cache = layered.folder(("cache",)) / experiment.cache
-    reason = package_data.why_unusable(cache)
+    reason = "it is a folder" if package_data.is_folder(cache) else package_data.why_unusable(cache)
     if reason is not None:
         message = f"cannot use {str(cache)!r} as a cache: {reason}; set another file"
         problems.append(layered.problem_at(("cache",), message))
@@ -419,19 +422,29 @@ def _load_dataset_section(layered: LayeredData, inputs: LoadedInputs, sound: Sou
         return None
     settings = from_plain(DatasetSettings, sound.section("dataset"))
     seed = layered.data.get("seed", 0) if "seed" not in sound.broken else 0
-    return _read_dataset(layered, inputs, settings, seed)
+    try:
+        return _read_dataset(layered, inputs, settings, seed)
+    except SpecError as error:
+        if not any(f"{key}.".startswith(f"dataset.{name}.") for key in sound.broken for name in _ROW_KEYS):
+            raise
+        if problems := [problem for problem in error.problems if problem.key not in ("dataset", "dataset.labels")]:
+            raise SpecError(problems) from error
+        return None  # rows without an id or a label may be due to the mistake
 
 
-def assemble_whole_dataset(layered: LayeredData) -> Dataset:
+def assemble_whole_dataset(layered: LayeredData, sections: Collection[str]) -> Dataset:
     """Return the dataset of a spec with all splits, without `limit`, `balance` and `shuffle`.
 
-    The other sections of the spec may be missing or wrong. On the Hub, a dataset has one split.
+    Only `sections`, which include `dataset`, are checked. On the Hub, a dataset has one split.
 
     Raises:
-        SpecError: the section `dataset` has errors; lists all of them.
+        SpecError: one of the sections has errors; lists all of them.
     """
     problems, sound = _check_schema(layered)
-    if problems := [problem for problem in problems if problem.key.partition(".")[0] == "dataset"]:
+    if "dataset" not in layered.data:
+        missing = layered.problem_at(("dataset",), "missing key; write the file's path: dataset: {path: FILE}")
+        raise SpecError([missing, *(problem for problem in problems if problem.kind == "unknown key")])
+    if problems := [problem for problem in problems if problem.key.partition(".")[0] in sections]:
         raise SpecError(problems)
     settings = from_plain(DatasetSettings, sound.section("dataset"))
     split = settings.split if settings.path.startswith(HUB) else None

@@ -137,7 +137,8 @@ def load_whole_dataset(source: str, overrides: Sequence[str], find_component: Fi
     """Load a dataset file, or the dataset of a spec with all its splits and rows (`assembly.assemble_whole_dataset`).
 
     Raises:
-        SpecError: the dataset or the section `dataset` of the spec has errors; lists all of them.
+        SpecError: the dataset, the section `dataset` of the spec, or a section that overrides change, has errors; lists
+            all of them.
     """
     parsed_overrides = _parse_overrides(overrides)
     is_data = Path(source).suffix.lower() in {*JSON, *CSV, *PARQUET} - {".json"} or source.startswith(HUB)
@@ -153,7 +154,8 @@ def load_whole_dataset(source: str, overrides: Sequence[str], find_component: Fi
     problems = [*path_problems(layered, saved=False), *layered.wrong_nulls, *components.resolve(layered)]
     if problems := [problem for problem in problems if problem.key.partition(".")[0] == "dataset"]:
         raise SpecError(problems)
-    return assemble_whole_dataset(layered)
+    overridden = {override.key.partition(".")[0] for override in parsed_overrides}
+    return assemble_whole_dataset(layered, {"dataset", *overridden})
 
 
 _NAME_WITHOUT_FILE = "spec"

@@ -65,7 +65,12 @@ class Sweep:
             yield [override for step in steps for override in step]
 
     def problems(self) -> Iterator[Problem]:
-        """Yield a problem for lists of different lengths in `zip`, and for keys that are in both `zip` and the grid."""
+        """Yield problems of the sweep's keys, such as lists of different lengths in `zip`."""
+        overrides = {override.key: override for axis in self.axes for step in axis for override in step}
+        for key, override in overrides.items():
+            if key.partition(".")[0] == SWEEP:
+                message = f"a sweep cannot set {key!r}; write all lists of values in one sweep"
+                yield Problem(override.place or self._layered.place((SWEEP,)), SWEEP, message)
         max_length = max((len(values) for values in self._zip.values() if isinstance(values, list)), default=0)
         for key, values in self._zip.items():
             key_path = (SWEEP, ZIP, key)

@@ -207,6 +207,7 @@ def test_code_can_leave_units_to_the_model_and_its_spans_are_stored(run: RunFold
     [
         ("def f(unit):\n    return unit.missing\n", "AttributeError"),
         ("def f(unit):\n    return 'maybe'\n", "it returned 'maybe'; return yes, no, 'not applicable' or None"),
+        ("raise SystemExit(3)\n", "own.py fails when it is loaded: SystemExit: 3 (line 1)"),
         ("f = 1 / 0\n", "own.py fails when it is loaded: ZeroDivisionError: division by zero (line 1)"),
         ("g = 1\n", "has no function 'f'"),
     ],

@@ -145,6 +145,14 @@ def test_all_invalid_csv_rows_are_reported_with_their_lines() -> None:
         labels_from_csv("id,target\nu0\n", TONE, UNITS, "Ann")
     with pytest.raises(UsageError, match="`drawn` is inf, which is not a finite number"):
         labels_from_csv("id,target,drawn\nu0,yes,inf\n", TONE, UNITS, "Ann")
+    for column, value, reason in (
+        ("drawn", "x", "`drawn` is not a number: could not convert string to float: 'x'"),
+        ("probability", "0", "`probability` is 0, but must be more than 0 and at most 1"),
+        ("probability", "-3", "`probability` is -3, but"),
+        ("probability", "1.5", "`probability` is 1.5, but"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            labels_from_csv(f"id,target,{column}\nu0,yes,{value}\n", TONE, UNITS, "Ann")
 
 
 def test_repeated_csv_errors_share_one_line_and_conflicting_targets_are_an_error() -> None:

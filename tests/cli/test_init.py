@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 import yaml
 
 from runner.base.package_data import PROTOCOLS
+from runner.cli.experiments import init
 from runner.cli.experiments.init import COMMENT_COLUMN, add_arguments
+from runner.cli.main import main
 from runner.game.protocols.loader import load_protocol, protocol_editor_schema
 from runner.results.default_folder import results_arguments
 from runner.spec.schemas import editor_schema
@@ -115,3 +118,14 @@ def test_init_overwrites_nothing_and_lists_all_existing_files(tmp_path: Path) ->
     assert (tmp_path / "data.csv").read_text() == "mine"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["data.csv", "prompts", "prover.jinja"]
     assert json.loads(nip_run_here("init", "other", "--json", cwd=tmp_path).stdout)["files"][0] == "other/spec.yaml"
+
+
+def test_full_disk_is_reported_with_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(init, "create_only", write)
+    assert main(["init", str(tmp_path / "mine")]) == 1
+    assert capsys.readouterr().err == f"cannot write to {tmp_path / 'mine'}: No space left on device\n"

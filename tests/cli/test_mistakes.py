@@ -229,12 +229,18 @@ MISTAKES: dict[str, Mistake] = {
     # Data
     "unknown label words": Mistake(
         None, "spec.yaml:2:11", "maybe", "", files={"data.csv": DATA.replace("a,1", "a,maybe")}),
+    "a wrong value in the labels": Mistake(
+        ("path: data.csv", "path: data.csv, labels: {maybe: CHANGE}"), "spec.yaml:2:36", "'CHANGE' is not one of 0, 1",
+        "write one of them", files={"data.csv": DATA.replace("a,1", "a,maybe")}),
     "duplicate ids": Mistake(
         None, "spec.yaml:2:11", "duplicate ids: a", "ids must be unique", files={"data.csv": DATA.replace("b,0",
         "a,0")}),
     "no column of labels": Mistake(
-        None, "spec.yaml:2:1", "no column 'label'", "dataset.columns.label=", files={"data.csv": DATA.replace("label",
+        None, "spec.yaml:2:11", "no column 'label'", "dataset.columns.label=", files={"data.csv": DATA.replace("label",
         "lab")}),
+    "a misspelled key of the checker": Mistake(
+        ("path: data.csv", "path: data.csv, checker: {by: exact, colum: solution}"), "spec.yaml:2:48", "unknown key",
+        "'column'", files={"data.csv": DATA.replace("label", "lab")}),
     "a missing column": Mistake(
         ("path: data.csv", "path: data.csv, columns: {solution: answr}"), "spec.yaml:2:37", "no column 'answr'",
         "choose one of id, label, question, solution"),

@@ -28,6 +28,7 @@ def folder(tmp_path: Path) -> Path:
         "  limit: 4\n  transform: [{step: truncate, columns: [text], characters: 6}]\n",
         "utf-8",
     )
+    (tmp_path / "empty.yaml").write_text("datset: {path: clean.jsonl}\n", "utf-8")
     return tmp_path
 
 
@@ -66,6 +67,10 @@ def test_the_page_has_the_findings_and_no_script(folder: Path) -> None:
         (("clean.jsonl", *DATASET_OPTIONS, "--html", "page"), "must end in .html"),
         (("missing.jsonl",), "missing.jsonl:1:1: dataset.path: no file 'missing.jsonl'"),
         (("missing.yaml",), "no such spec file"),
+        (("clean.jsonl", *DATASET_OPTIONS, "datset.limit=4"), "datset: unknown key; did you mean 'dataset'?"),
+        (("spec.yaml", "models.m.providr=dummy"), "models.m.providr: unknown key; did you mean 'provider'?"),
+        (("empty.yaml",), "empty.yaml:1:1: dataset: missing key; write the file's path: dataset: {path: FILE}"),
+        (("empty.yaml",), "empty.yaml:1:1: datset: unknown key; did you mean 'dataset'?"),
     ],
 )
 def test_invalid_arguments_exit_with_2_and_a_message(folder: Path, arguments: tuple[str, ...], message: str) -> None:

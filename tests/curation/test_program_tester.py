@@ -82,8 +82,13 @@ def test_apps_tests_are_stdins_or_calls(tester: ProgramTester) -> None:
     )
     assert is_correct(run_tests(tester, source, *calls, preamble=APPS_IMPORTS))
     assert run_for_verdicts(tester, "def ends(items): return items[:1]", *calls) == [Verdict.WRONG] * 2
-    with pytest.raises(ValueError, match="not the tests"):
-        parse_apps_tests({"inputs": ["1"]})
+    for wrong, message in (
+        ({"inputs": ["1"]}, "input_output has no lists `inputs` and `outputs`: 'outputs'"),
+        ({"inputs": ["1"], "outputs": []}, "input_output has 1 inputs, but 0 outputs"),
+        ("{bad", "input_output is not JSON: "),
+    ):
+        with pytest.raises(ValueError, match=message):
+            parse_apps_tests(wrong)
 
 
 HUMANEVAL = """

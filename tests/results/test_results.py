@@ -163,6 +163,8 @@ def test_repeated_run_gets_the_next_free_name_or_resumes_an_unfinished_run(
     assert results.name_for("tiny-a", replay=True) == "tiny-a-replay-2"
     add_run(results, manifest, "tiny-a-3", Status.INTERRUPTED)
     assert results.name_for("tiny-a", again=True) == "tiny-a-3"
+    add_run(results, manifest, "tiny-c", Status.INTERRUPTED)
+    assert results.name_for("tiny-c", again=True) == "tiny-c"
 
 
 def test_reserved_names_are_not_used_again(results: Results) -> None:

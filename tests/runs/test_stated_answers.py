@@ -227,6 +227,7 @@ def test_games_without_a_label_do_not_count_in_accuracy(tmp_path: Path) -> None:
     [
         ("return 1 / 0", r"failed on '\d+': ZeroDivisionError: division by zero \(line 2\)"),
         ("return 1", r"failed on '\d+': it returned 1; return True or False"),
+        ("return exit(3)", r"failed on '\d+': SystemExit: 3 \(line 2\)"),
         ("return columns['answer'] == text", r"failed on '\d+': KeyError: 'answer'"),
     ],
 )
@@ -296,7 +297,7 @@ def test_wrong_settings_of_a_checker_are_errors_before_play(tmp_path: Path) -> N
         (ANSWER_RULES, {"checker": {"by": "exact", "column": "clam"}}, "no column 'clam'; did you mean 'claim'"),
         (ANSWER_RULES, {"checker": {"by": "exact", "column": "label"}}, "the name is reserved, so rename the column"),
         (ANSWER_RULES, {"checker": {"by": "function", "function": "a.b"}}, "dataset.checker.function"),
-        (ANSWER_RULES, {"checker": {"by": "function", "function": "no:check"}}, r"no template .*no\.py"),
+        (ANSWER_RULES, {"checker": {"by": "function", "function": "no:check"}}, r"no Python file .*; its folder"),
         (ANSWER_RULES, {"checker": {"by": "function", "function": "grading:test"}}, r"a function test\(text, c"),
         (early_rules, EXACT, "the verifier of hidden may decide in round 0, before round 1 states what it judges"),
     ]  # fmt: skip

@@ -186,6 +186,18 @@ def test_warning_names_a_protocol_part_without_effect(tmp_path: Path, cycle: str
     assert [expected in line for line in lines].count(True) == 1, lines
 
 
+def test_warning_names_agents_with_the_same_name_unless_one_of_them_is_drawn(tmp_path: Path) -> None:
+    cycle = "{speak: {helper: [attic]}}, {speak: {prover: [main]}}, {speak: {verifier: [main]}}"
+    protocol = CHAIN_PROTOCOL % (cycle, 3)
+    same_name = protocol.replace("human_name: H", "human_name: A")
+    drawn = (MERLIN % ("", "", "main")).replace("human_name: B", "human_name: A")
+    message = "own.yaml:1:97: prover and helper have the same human_name 'A'; give helper a name of its own"
+    for name, text, expected in (("same", same_name, [message]), ("all", protocol, []), ("drawn", drawn, [])):
+        (tmp_path / name).mkdir()
+        lines = check_warnings_of(load_spec_with_templates(tmp_path / name, text, {}))
+        assert [line.rpartition("/")[2] for line in lines if "human_name" in line] == expected
+
+
 def test_verifier_that_may_decide_in_no_round_is_an_error(tmp_path: Path) -> None:
     protocol = CHAIN_PROTOCOL % (
         "{speak: {prover: [main], helper: [attic]}}, {speak: {verifier: [main]}, may_decide: false}",

@@ -186,6 +186,14 @@ def test_impossible_results_and_cache_paths_are_refused_first(tmp_path: Path, na
     assert ": cache: cannot use" in refused_stderr(tmp_path, f"cache={json.dumps(name)}")
 
 
+def test_folder_is_refused_as_a_cache(tmp_path: Path) -> None:
+    assert "cache: cannot use '.' as a cache: it is a folder" in refused_stderr(tmp_path, "cache=.")
+
+
+def test_reward_whose_square_overflows_is_refused(tmp_path: Path) -> None:
+    assert "1e+300 is too large; must be at most 1e+100" in refused_stderr(tmp_path, "protocol.prover_reward=1e300")
+
+
 # Addresses
 
 

@@ -83,6 +83,8 @@ def test_sweep_point_may_remove_an_agent(tmp_path: Path) -> None:
         ([], "sweep: must not be empty"),
         ([{"seed": 1}, 3], "sweep.1: expected a mapping (KEY: VALUE lines), not 3"),
         ([{"sed": 1}], "sed: unknown key; did you mean 'seed'?"),
+        ({"sweep": [{"seed": [1]}]}, "sweep: a sweep cannot set 'sweep'; write all lists of values in one sweep"),
+        ([{"sweep.seed": [1, 2]}], "sweep: a sweep cannot set 'sweep.seed'"),
         (3, "sweep: expected a mapping (KEY: VALUE lines) or a list, not 3"),
     ],
     ids=str,

@@ -56,3 +56,9 @@ def test_run_in_python_creates_no_folder_if_a_template_fails(spec: Path) -> None
     with pytest.raises(SpecError):
         run(load_spec(spec), results=spec.parent / "results")
     assert not (spec.parent / "results" / "runs").exists()
+
+
+def test_syntax_error_of_a_template_ends_with_the_next_step(spec: Path) -> None:
+    (spec.parent / "prompts" / "prover.jinja").write_text("{{ question")
+    with pytest.raises(SpecError, match=r"expected 'end of print statement'; write \{\{ name \}\} for a variable"):
+        load_spec(spec)

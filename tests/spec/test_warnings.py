@@ -81,6 +81,14 @@ def make_claims(groups: int, **columns: Any) -> list[dict[str, Any]]:
     ]
 
 
+def test_run_to_replay_without_the_provider_replay_is_warned_about(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, models={"m": {"provider": "dummy", "run": "results/runs/x"}})
+    assert (
+        "models.m.run has no effect, because its provider is dummy: to replay the run's answers, set "
+        "models.m.provider=replay; otherwise remove run" in warnings_of(load_spec(path))
+    )
+
+
 def test_check_warns_about_a_dataset_with_one_label(tmp_path: Path) -> None:
     (line,) = check_warnings_for_rows(tmp_path, rows=[row for row in make_claims(20) if row["label"]])
     assert line.startswith("all 20 datapoints have label 1: a verifier that always accepts is always right")

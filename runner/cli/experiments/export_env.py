@@ -48,7 +48,8 @@ def execute(args: argparse.Namespace) -> int:
     try:
         written = write_package(points[0].plan.games, args.out, args.rows)
     except OSError as error:
-        raise RunError(f"cannot write to {args.out}: {error.filename or ''}: {error.strerror}") from error
+        place = f"{error.filename}: " if error.filename else ""  # a full disk has no file name
+        raise RunError(f"cannot write to {args.out}: {place}{error.strerror}") from error
     if args.json:
         print_json(
             {

@@ -307,4 +307,5 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
             with os.fdopen(create_only(path, os.O_WRONLY), "wb") as file:
                 file.write(content)
     except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.filename or ''}: {error.strerror}") from error
+        place = f"{error.filename}: " if error.filename else ""  # a full disk has no file name
+        raise RunError(f"cannot write to {folder}: {place}{error.strerror}") from error

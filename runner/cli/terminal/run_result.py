@@ -167,7 +167,7 @@ def _describe_cost(manifest: Manifest) -> str:
     cost = "unknown (no price)" if manifest.cost_usd is None else f"${manifest.cost_usd:.4f}"
     if manifest.replay_of is not None:
         return f"{cost}, {manifest.completions} answers (in part replayed)"
-    return f"{cost}, {manifest.completions} calls"
+    return f"{cost}, {counted(manifest.completions or 0, 'call')}"
 
 
 def _title(result: FinishedRun) -> str:

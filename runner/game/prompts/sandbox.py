@@ -175,7 +175,7 @@ def _scan(source: str) -> Scan:
         tree = _environment.parse(source)
         refused = tuple(_refusals(tree))
     except TemplateError as error:
-        return Scan({}, ((_line_number(error), f"template syntax: {error.message}; {_SYNTAX}"),))
+        return Scan({}, ((_line_number(error), f"template syntax: {(error.message or '').rstrip('.')}; {_SYNTAX}"),))
     except (ValueError, OverflowError) as error:  # a number that Python cannot parse
         return Scan({}, ((1, f"template syntax: {error}"),))
     refused = refused or tuple(_compile_refusals(source))

@@ -343,7 +343,8 @@ class PromptLoader:
         try:
             source = _read_template(path)
         except OSError as error:
-            self._add_problem(f"no template {str(path)!r} ({error.strerror}){_template_hint(path)}")
+            kind = "Python file" if is_function(name) else "template"
+            self._add_problem(f"no {kind} {str(path)!r} ({error.strerror}){_template_hint(path)}")
             return
         except ValueError as error:
             self._problems.append(Problem(file, "", str(error), str(error)))
@@ -394,9 +395,10 @@ def _verifier_template_problem(verifier: str, existing: Iterable[str], folder: P
 
 
 def _template_hint(path: Path) -> str:
-    """Return a hint for a missing template: a similar name, or the names in its folder."""
-    existing = sorted(p.name for p in path.parent.glob("*" + SUFFIX))
-    return did_you_mean_file(path.name, existing) or f"; its folder has {comma_join(existing) or 'no templates'}"
+    """Return a hint for a missing template or function: a similar name, or the names in its folder."""
+    existing = sorted(p.name for p in path.parent.glob("*" + path.suffix) if p.name != path.name)
+    names = comma_join(existing) or f"no {path.suffix} files"
+    return did_you_mean_file(path.name, existing) or f"; its folder has {names}"
 
 
 def _asks_for_confidence(sources: Mapping[str, str], marker: str) -> bool:

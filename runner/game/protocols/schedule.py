@@ -110,7 +110,8 @@ class Fault:
 def find_faults(protocol: Protocol) -> list[Fault]:
     """Return the agents that never speak, the steps that are never played, and the messages that nobody can use.
 
-    Also return the verifiers that cannot decide in some games, since another speaker is drawn.
+    Also return the agents with the same name, and the verifiers that cannot decide in some games, since another speaker
+    is drawn.
     """
     undecided = [
         Fault(
@@ -120,7 +121,25 @@ def find_faults(protocol: Protocol) -> list[Fault]:
         for name, in_all_games in verifiers_without_decision(protocol).items()
         if not in_all_games
     ]
-    return [*_silent_agents(protocol), *_unreachable_steps(protocol), *_unheard_messages(protocol), *undecided]
+    return [
+        *_silent_agents(protocol),
+        *_agents_with_the_same_name(protocol),
+        *_unreachable_steps(protocol),
+        *_unheard_messages(protocol),
+        *undecided,
+    ]
+
+
+def _agents_with_the_same_name(protocol: Protocol) -> Iterator[Fault]:
+    # If one of several agents is drawn, they may have the same name, so that the verifier cannot tell who was drawn.
+    drawn = [step.speak.keys() for step in protocol.file.cycle if step.draw == "one"]
+    first_with_name: dict[str, str] = {}
+    for agent in protocol.agent_names:
+        name = protocol.agent_spec(agent).human_name
+        first = first_with_name.setdefault(name, agent)
+        if first != agent and not any({first, agent} <= speakers for speakers in drawn):
+            message = f"{first} and {agent} have the same human_name {name!r}; give {agent} a name of its own"
+            yield Fault(f"agents.{agent}", message)
 
 
 def _silent_agents(protocol: Protocol) -> Iterator[Fault]:

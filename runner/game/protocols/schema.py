@@ -21,6 +21,8 @@ LATER_PARAMETERS = ("shuffle_answers", "max_depth", "max_claims")
 MAX_ROUNDS = 10_000
 """Maximum number of rounds. No model can play more, since a prompt contains all earlier rounds."""
 
+_REWARD_LIMITS: Mapping[str, Any] = {"minimum": -LARGEST_NUMBER, "maximum": LARGEST_NUMBER}
+"""Limits of rewards. The squares of larger numbers, which intervals need, would overflow."""
 
 FORBIDDEN = ("label", "y")
 """Names of columns that no agent may see, since they have the answer that the verifier must find."""
@@ -229,28 +231,17 @@ class Parameters:
         "With `states: claims`: the maximum number of sub-claims of a claim.", default=4, minimum=2, maximum=100
     )
     prover_reward: float = option(
-        "A prover's reward if the verdict is the verdict that it argues for.",
-        default=1.0,
-        minimum=-LARGEST_NUMBER,
-        maximum=LARGEST_NUMBER,
+        "A prover's reward if the verdict is the verdict that it argues for.", default=1.0, **_REWARD_LIMITS
     )
-    verifier_reward: float = option(
-        "The verifier's reward for a right verdict.", default=1.0, minimum=-LARGEST_NUMBER, maximum=LARGEST_NUMBER
-    )
+    verifier_reward: float = option("The verifier's reward for a right verdict.", default=1.0, **_REWARD_LIMITS)
     verifier_incorrect_penalty: float = option(
-        "The verifier's reward for a wrong verdict.", default=-1.0, minimum=-LARGEST_NUMBER, maximum=LARGEST_NUMBER
+        "The verifier's reward for a wrong verdict.", default=-1.0, **_REWARD_LIMITS
     )
     verifier_terminated_penalty: float = option(
-        "The verifier's reward if the last round ends without a verdict.",
-        default=-1.0,
-        minimum=-LARGEST_NUMBER,
-        maximum=LARGEST_NUMBER,
+        "The verifier's reward if the last round ends without a verdict.", default=-1.0, **_REWARD_LIMITS
     )
     verifier_no_guess_reward: float = option(
-        "The verifier's reward for each question, if it could have decided instead.",
-        default=0.0,
-        minimum=-LARGEST_NUMBER,
-        maximum=LARGEST_NUMBER,
+        "The verifier's reward for each question, if it could have decided instead.", default=0.0, **_REWARD_LIMITS
     )
     shared_reward: bool = option("Give every prover the verifier's reward.", default=False)
     force_guess: Literal["zero", "one", "y"] | None = option(

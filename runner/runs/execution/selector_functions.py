@@ -79,7 +79,7 @@ def _load(name: str, source: str, function_name: str) -> UserFunction:
     namespace: dict[str, Any] = {"__name__": name}
     try:
         exec(compile(source, _file(name), "exec"), namespace)  # noqa: S102 - the user's own, or allowed by the user
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RunError(f"{_file(name)} fails when it is loaded: {_describe(name, error)}") from error
     function: UserFunction = namespace[function_name]
     return function
@@ -118,7 +118,7 @@ def _check(checker: CheckerSettings, function: UserFunction, arguments: Mapping[
     subject = f"the checker {checker.function} failed on {shortened(in_one_line(text), MAX_QUOTED)!r}"
     try:
         is_right = function(text, dict(arguments["columns"]))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CheckerError(f"{subject}: {_describe(name, error)}") from error
     if not isinstance(is_right, bool):
         raise CheckerError(f"{subject}: it returned {is_right!r}; return True or False")
@@ -134,7 +134,7 @@ def _select(name: str, function: UserFunction, arguments: Mapping[str, Any]) -> 
     candidates = list(arguments["candidates"])
     try:
         index = function(list(candidates), dict(arguments["game"]))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RunError(f"select in {_file(name)} failed: {_describe(name, error)}") from error
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(candidates):
         raise RunError(f"select in {_file(name)} returned {index!r}; return an index from 0 to {len(candidates) - 1}")
@@ -145,7 +145,7 @@ def _file(name: str) -> str:
     return f"{name.removesuffix(CHECKER)}.py"
 
 
-def _describe(name: str, error: Exception) -> str:
+def _describe(name: str, error: BaseException) -> str:
     """Return an exception with its line in the user's file."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _file(name)]
     line = f" (line {frames[-1].lineno})" if frames else ""

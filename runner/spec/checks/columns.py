@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner.base.problems import Place, Problem
-from runner.base.text import list_some
+from runner.base.text import did_you_mean, list_some
 from runner.game.prompts.templates import PromptSet
 from runner.game.protocols.protocol import Protocol
 from runner.spec.datasets.loader import Dataset
@@ -27,10 +27,12 @@ def column_problems(dataset: Dataset, prompts: PromptSet, place: Place) -> Itera
             )
 
 
-def protocol_column_problems(dataset: Dataset, protocol: Protocol, place: Place) -> Iterator[Problem]:
+def protocol_column_problems(
+    dataset: Dataset, protocol: Protocol, place: Place, *, shows_columns: bool
+) -> Iterator[Problem]:
     """Yield a problem for each column that the protocol's `private` or `quotes` names and that the dataset lacks.
 
-    The column that agents quote must be text in every row.
+    The column that agents quote must be text in every row. Messages name columns of the dataset if `shows_columns`.
     """
     quotes = protocol.file.quotes
     keys = {column: f"private.{column}" for column in protocol.file.private}
@@ -38,10 +40,10 @@ def protocol_column_problems(dataset: Dataset, protocol: Protocol, place: Place)
         keys[quotes.source] = "quotes.source"
     for column, key in keys.items():
         if column not in dataset.columns:
-            message = (
-                f"`{key}` of {protocol.name} needs the column {column!r}, which the dataset lacks; add it, or rename"
-            )
-            yield Problem(place, "protocol.use", f"{message} another with dataset.columns")
+            hint = did_you_mean(column, dataset.columns) if shows_columns else ""
+            hint = hint or "; add it, or rename another with dataset.columns"
+            message = f"`{key}` of {protocol.name} needs the column {column!r}, which the dataset lacks{hint}"
+            yield Problem(place, "protocol.use", message)
         elif quotes is not None and column == quotes.source:
             rows = [p.id for p in dataset.datapoints if not isinstance(p.columns[column], str)]
             if rows:

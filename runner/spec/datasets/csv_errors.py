@@ -7,6 +7,7 @@ later line as the header and skips the lines before it. If a quote is not closed
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Callable, Iterator
 from io import TextIOWrapper
 from pathlib import Path
@@ -58,6 +59,20 @@ def skipped_line(path: Path, width: int) -> LineProblem | None:
         return problem
 
     return read_with(path, find)
+
+
+def repeated_columns(path: Path, width: int) -> list[str]:
+    """Return the names that several columns of the header have. `width` is the number of fields of DuckDB's header."""
+
+    def find(file: TextIOWrapper) -> list[str]:
+        for delimiter in _delimiters(path):
+            file.seek(0)
+            header = next((row for row in csv.reader(file, delimiter=delimiter) if len(row) == width), None)
+            if header is not None:
+                return [name for name, count in Counter(map(str.strip, header)).items() if name and count > 1]
+        return []
+
+    return read_with(path, find) or []
 
 
 def unclosed_quote(path: Path) -> LineProblem | None:

@@ -57,10 +57,14 @@ def label_problems(rows: Iterable[tuple[str, Any]]) -> list[str]:
     problems = [f"rows without a label: {list_some(missing)}; {advice}"] if missing else []
     if by_value:
         first_values = list(by_value.items())[:_MAX_LISTED]
-        values = "; ".join(f"{list_some(names, 1)} has {value}" for value, names in first_values)
+        values = "; ".join(
+            f"{list_some(names, 1)} {'has' if len(names) == 1 else 'have'} {value}" for value, names in first_values
+        )
+        are_digits = all(value.startswith("'") and value.strip("'") in LABEL_OF_DIGIT for value in by_value)
+        example = "{'1': 1, '0': 0}" if are_digits else "{right: 1, wrong: 0, unsure: skip}"
         hidden = f"; and {len(by_value) - _MAX_LISTED} more values" if len(by_value) > _MAX_LISTED else ""
         problems.append(
             f"labels must be 0 or 1: {values}{hidden}; map other values with dataset.labels, for example "
-            "dataset.labels: {right: 1, wrong: 0, unsure: skip}"
+            f"dataset.labels: {example}"
         )
     return problems

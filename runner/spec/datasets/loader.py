@@ -167,7 +167,7 @@ def _read_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) -> tupl
     table = rename_columns(table, settings.columns)
     missing = [
         Problem(
-            place_of("dataset.columns"),
+            place_of("dataset.columns" if settings.columns else "dataset.path"),
             "dataset",
             f"the file has no column {name!r}"
             f"{did_you_mean(name, file_columns) or f'; it has {comma_join(file_columns)}.'} "
@@ -181,7 +181,7 @@ def _read_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) -> tupl
     table, notes = _make_datapoint_rows(table, settings, place_of)
     if not settings.transform:
         _check_group_column(table.columns, settings, place_of)
-    return table, notes
+    return table, [*table.notes, *notes]
 
 
 def _check_group_column(columns: Sequence[str], settings: DatasetSettings, place_of: PlaceOf) -> None:

@@ -24,7 +24,7 @@ from runner.base.problems import Place, Problem
 from runner.base.storage.duckdb_connections import borrow_connection, duckdb_literal, duckdb_pattern
 from runner.base.storage.safe_files import open_to_read
 from runner.base.text import comma_join, did_you_mean
-from runner.spec.datasets.csv_errors import LineProblem, ragged_line, skipped_line, unclosed_quote
+from runner.spec.datasets.csv_errors import LineProblem, ragged_line, repeated_columns, skipped_line, unclosed_quote
 from runner.spec.datasets.limits import CELL_BYTES, Meter
 from runner.spec.datasets.settings import DatasetLimits, DatasetSettings
 from runner.spec.datasets.subprocess import run_in_subprocess
@@ -43,6 +43,8 @@ class Table:
     sha256: str
     labels_are_text: bool = False
     """Whether the file format has no numbers, so that labels are read from the texts `0` and `1`."""
+    notes: tuple[str, ...] = ()
+    """Notes on columns that were renamed while reading."""
 
 
 class Unreadable(Exception):
@@ -250,7 +252,12 @@ def _read_csv(path: Path, meter: Meter) -> Table:
         raise _line_error(path, skipped)
     for row in rows:
         row.update({name: "" for name, value in row.items() if value is None})
-    return Table(rows, columns, file_hash(path), labels_are_text=True)
+    notes = tuple(
+        f"{path.name} has several columns {name!r}: the first keeps its name, and the others are named {name}_1 and so "
+        "on; give each column its own name"
+        for name in repeated_columns(path, len(columns))
+    )
+    return Table(rows, columns, file_hash(path), labels_are_text=True, notes=notes)
 
 
 def check_not_ragged(path: Path) -> None:

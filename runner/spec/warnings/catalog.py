@@ -80,6 +80,16 @@ def _decision_texts(spec: Spec, agent: str) -> dict[str, str]:
     )
 
 
+def _unused_replays(spec: Spec) -> Iterator[str]:
+    """Warn about model groups that name a run to replay, but whose provider replays nothing."""
+    for name, settings in spec.experiment.models.items():
+        if settings.run is not None and not settings.traits.needs_run:
+            yield (
+                f"models.{name}.run has no effect, because its provider is {settings.provider}: to replay the run's "
+                f"answers, set models.{name}.provider=replay; otherwise remove run"
+            )
+
+
 def _replaced_confidence(spec: Spec) -> Iterator[str]:
     """Warn about training on true labels, which state the confidence 1, if the verifier is asked for its confidence."""
     experiment, verifiers = spec.experiment, spec.protocol.verifier_names
@@ -216,7 +226,7 @@ def unused_columns(spec: Spec) -> Iterator[str]:
 
 
 WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
-    _unheard_rounds, _silent_templates, _replaced_confidence, fixed_seeds,
+    _unheard_rounds, _silent_templates, _unused_replays, _replaced_confidence, fixed_seeds,
     lambda spec: design_notes(spec.experiment, spec.protocol, spec.prompts), lambda spec: spec.dataset.notes,
     group_notes, _inherited_templates, _fixed_verdicts, _protocol_faults, revealed_labels, revealed_stances,
     revealed_speakers, revealed_private_columns, revealed_right_provers,

@@ -190,5 +190,16 @@ def test_comments_and_blank_lines_may_precede_the_header(tmp_path: Path, above: 
     assert datapoint_ids(load(tmp_path, f"{above}id,label,text\na,0,x\nb,1,y\n", "d.csv")) == ["a", "b"]
 
 
+@pytest.mark.parametrize("header", ["id,label,text,text", "# ours\nid;label;text;text", '"id","label",text,"text"'])
+def test_columns_with_the_same_name_are_noted(tmp_path: Path, header: str) -> None:
+    rows = "a,0,x,1\nb,1,y,2\n".replace(",", ";" if ";" in header else ",")
+    dataset = load(tmp_path, f"{header}\n{rows}", "d.csv")
+    assert dataset.columns == ("text", "text_1")
+    (note,) = dataset.notes
+    assert note.startswith(
+        "d.csv has several columns 'text': the first keeps its name, and the others are named text_1"
+    )
+
+
 def test_error_for_a_ragged_tsv_names_the_line(tmp_path: Path) -> None:
     assert "line 2: the row has 2 fields" in read_load_error(tmp_path, "id\tlabel\ta, b\nx\t0\n", "d.tsv")

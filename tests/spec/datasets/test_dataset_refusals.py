@@ -20,9 +20,8 @@ from tests.support.dataset_files import A, B, datapoint_ids, jsonl, load, read_l
 def test_error_for_a_label_other_than_0_or_1_names_its_row(tmp_path: Path, label: Any) -> None:
     message = read_load_error(tmp_path, jsonl({**A, "label": label}, B))
     assert message.startswith("dataset.path: labels must be 0 or 1: a (row 1) has ")
-    assert message.endswith(
-        "map other values with dataset.labels, for example dataset.labels: {right: 1, wrong: 0, unsure: skip}"
-    )
+    example = "{'1': 1, '0': 0}" if label == "1" else "{right: 1, wrong: 0, unsure: skip}"
+    assert message.endswith(f"map other values with dataset.labels, for example dataset.labels: {example}")
 
 
 def test_rows_without_a_label_are_named(tmp_path: Path) -> None:

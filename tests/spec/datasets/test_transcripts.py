@@ -328,6 +328,30 @@ def test_parts_of_unknown_types_are_refused_and_media_are_named(tmp_path: Path) 
     assert point.columns["message"].split("\n") == ["See:", *(f"[{part['type']}]" for part in media)]
 
 
+def test_message_without_content_is_refused_at_its_line_and_a_refusal_is_its_text(tmp_path: Path) -> None:
+    path, refusal = tmp_path / "c.jsonl", {"role": "assistant", "content": None, "refusal": "I will not."}
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": "q"}, refusal]}) + "\n")
+    (point,) = load_transcripts(path).datapoints
+    assert "[2] assistant\n  I will not." in point.columns["transcript"]
+    with path.open("a") as file:
+        file.write(json.dumps({"messages": [{"role": "user", "contents": "q"}]}))
+    with pytest.raises(SpecError) as raised:
+        load_transcripts(path)
+    (problem,) = raised.value.problems
+    assert (problem.place.line, problem.message) == (
+        2,
+        "line 2: message 1 cannot be read: it has none of content, tool calls and reasoning, only 'role', 'contents'",
+    )
+
+
+def test_all_unreadable_files_of_a_folder_are_reported(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.json", "c.eval"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(SpecError) as raised:
+        load_transcripts(tmp_path)
+    assert [Path(problem.place.file).name for problem in raised.value.problems] == ["a.jsonl", "b.json", "c.eval"]
+
+
 def test_session_file_of_an_unknown_format_is_refused_with_the_known_formats(tmp_path: Path) -> None:
     message = {"role": "user", "content": "go"}
     claude_code: dict[str, Any] = {"type": "user", "sessionId": "s", "message": message}

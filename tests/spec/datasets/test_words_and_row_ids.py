@@ -51,7 +51,7 @@ def test_spec_may_assign_labels_to_words(tmp_path: Path) -> None:
 def test_error_for_unknown_label_words_suggests_dataset_labels(tmp_path: Path) -> None:
     message = read_load_error(tmp_path, "id,label\na,good\nb,bad\nc,bad\nd,1\n", "d.csv", labels={"god": 1})
     assert message.startswith(
-        "dataset.path: labels must be 0 or 1: a (row 1) has 'good'; b (row 2) and 1 more has 'bad'; map other values"
+        "dataset.path: labels must be 0 or 1: a (row 1) has 'good'; b (row 2) and 1 more have 'bad'; map other values"
     )
 
 

@@ -107,7 +107,8 @@ def parse_message(value: Any) -> list[TranscriptMessage]:
         answers=None if answers is None else str(answers),
         id=None if value.get("id") is None else str(value["id"]),
     )
-    messages = _parse_content(value.get("content"), empty)
+    content, refusal = value.get("content"), value.get("refusal")
+    messages = _parse_content(refusal if content is None and isinstance(refusal, str) else content, empty)
     for key in ("reasoning_content", "reasoningContent", "reasoning"):
         if isinstance(value.get(key), str):
             messages[0] = replace(messages[0], reasoning=value[key])
@@ -115,7 +116,10 @@ def parse_message(value: Any) -> list[TranscriptMessage]:
     if isinstance(error, dict) and isinstance(error.get("message"), str) and error["message"] not in last.text:
         last = replace(last, text=f"{last.text}\nError: {error['message']}".strip())
     messages[-1] = replace(last, tool_calls=(*last.tool_calls, *_parse_tool_calls(value)))
-    return [message for message in messages if message != empty] or [empty]
+    messages = [message for message in messages if message != empty]
+    if not messages and "content" not in value:
+        raise InvalidTranscript(f"it has none of content, tool calls and reasoning, only {', '.join(map(repr, value))}")
+    return messages or [empty]
 
 
 def _parse_content(content: Any, empty: TranscriptMessage) -> list[TranscriptMessage]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,8 @@ READERS: Final[Mapping[str, Reader]] = {
 """The reader of transcripts by the extension of their file."""
 _NOT_TRANSCRIPTS: Final = ("logs.json", "eval-set.json")
 """Files that Inspect writes next to its logs."""
+_LINE: Final = re.compile(r"line (\d+)")
+"""The start of messages about a line of a file."""
 MAX_ROW_BYTES: Final = 15 << 20
 """Maximum size of a row, since DuckDB, which applies filters, reads lines of up to 16 MiB."""
 
@@ -95,15 +98,25 @@ def transcript_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) ->
 
 
 def _write_rows(sources: Sequence[Path], builder: RowBuilder, target: Path, meter: Meter) -> None:
-    """Write the rows of all sources. If there are several, ids start with the name of the file."""
+    """Write the rows of all sources. If there are several, ids start with the name of the file.
+
+    Raises:
+        SpecError: sources cannot be read; has a problem for each of them.
+    """
     count = size = 0
+    problems: list[Problem] = []
     with create(target) as file:
         for source in sources:
-            for line, columns in _lines_of(source, builder, f"{source.stem}/" if len(sources) > 1 else "", meter):
-                count, size = count + 1, size + len(line)
-                meter.check_bytes(size)
-                meter.check_shape(count, columns)
-                file.write(line)
+            try:
+                for line, columns in _lines_of(source, builder, f"{source.stem}/" if len(sources) > 1 else "", meter):
+                    count, size = count + 1, size + len(line)
+                    meter.check_bytes(size)
+                    meter.check_shape(count, columns)
+                    file.write(line)
+            except SpecError as error:
+                problems.extend(error.problems)
+    if problems:
+        raise SpecError(problems)
 
 
 def _lines_of(source: Path, builder: RowBuilder, prefix: str, meter: Meter) -> Iterator[tuple[bytes, int]]:
@@ -123,7 +136,9 @@ def _lines_of(source: Path, builder: RowBuilder, prefix: str, meter: Meter) -> I
     except (InvalidTranscript, RecursionError, TypeError, UnicodeError) as error:
         where = "" if sample is None else f"sample {shorten(sample.id)}, or the one after it: "
         reason = str(error) if isinstance(error, InvalidTranscript) else f"{where}cannot be read ({error})"
-        raise SpecError([Problem(Place(str(source)), "dataset.path", reason)]) from error
+        match = _LINE.match(reason)
+        place = Place(str(source), int(match[1]) if match else 1)
+        raise SpecError([Problem(place, "dataset.path", reason)]) from error
 
 
 def _to_line(row: Row) -> bytes:
