@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import stdev
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ from tests.support.processes import nip_run_here
 from tests.support.runs import table
 from tests.support.specs import spec_file
 
-SOLO = {
+SOLO: dict[str, Any] = {
     "protocol": {"use": "solo_verifier", "max_message_rounds": None},
     "prompts": "prompts/code_validation/solo_verifier",
     "agents": {"prover": None},
