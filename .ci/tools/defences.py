@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ import tomllib
 from collections.abc import Sequence
 from compileall import compile_dir
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from py_compile import PycInvalidationMode
@@ -107,14 +109,19 @@ class TreeCopy:
             *tests,
         ]
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(self._folder)}
-        try:
-            process = subprocess.run(
-                command, cwd=self._folder, env=environment, capture_output=True, text=True, timeout=seconds,
-                check=False, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return FAILED, f"no end in {seconds:.0f} s"  # for example without a limit that ends a loop
-        return process.returncode, (process.stdout + process.stderr)[-2000:]
+        process = subprocess.Popen(
+            command, cwd=self._folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        with process:
+            try:
+                output, _ = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                return FAILED, f"no end in {seconds:.0f} s"  # for example without a limit that ends a loop
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # with the processes that its tests started and left running
+        return process.returncode, output[-2000:]
 
 
 class Durations:
