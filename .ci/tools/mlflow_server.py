@@ -37,6 +37,8 @@ from on_mlflow.servers import InterceptingProxy
 from on_mlflow.tool import DELETE_SCRIPT, FOREIGN_RUN_SCRIPT, MlflowEnvironment, free_port, run_server, wait_for_exit
 from shared import ROOT, SoftAssertions, temporary_folder
 
+from runner.exports.mlflow.client import SERVER_HINT
+from runner.results.folder import RunFolder
 from tests.support.browser import chromium
 from tests.support.training import training_spec
 
@@ -148,11 +150,11 @@ FAILURES = {
     "HTTP 403": (
         (403, "application/json", b'{"error_code": "PERMISSION_DENIED", "message": "no"}'),
         4,
-        "of one who may",
+        "for a user with permission",
     ),
-    "a page that is not found": ((404, "text/html", PAGE), 1, "is it an MLflow tracking server"),
-    "a page of something else": ((200, "text/html", PAGE), 1, "is it an MLflow tracking server"),
-    "an answer of something else": ((200, "application/json", b'{"hello": 1}'), 1, "is it an MLflow tracking server"),
+    "a page that is not found": ((404, "text/html", PAGE), 1, SERVER_HINT),
+    "a page of something else": ((200, "text/html", PAGE), 1, SERVER_HINT),
+    "an answer of something else": ((200, "application/json", b'{"hello": 1}'), 1, SERVER_HINT),
 }
 
 
@@ -168,16 +170,16 @@ def check_refusals(check: SoftAssertions, tool: MlflowEnvironment, uri: str, por
 
     wait_for_exit(tool.start("-c", DELETE_SCRIPT, uri))
     check_failure("a deleted experiment", uri, "gone", 2, "restore it there")
-    check_failure("no server", f"http://127.0.0.1:{free_port()}", "x", 1, "gives no answer")
+    check_failure("no server", f"http://127.0.0.1:{free_port()}", "x", 1, "did not answer the request")
     check_failure("the address of a page", f"{uri}/#/experiments/0", "x", 2, "without the ? and # of a page")
-    check_failure("a path that is not there", f"{uri}/wrong", "x", 1, "is it an MLflow tracking server")
+    check_failure("a path that is not there", f"{uri}/wrong", "x", 1, SERVER_HINT)
     proxy = InterceptingProxy(port)
     proxy.failing_from = 0
     for name, (response, exit_code, message) in FAILURES.items():
         proxy.failure_response = response
         check_failure(name, proxy.uri, "x", exit_code, message)
     proxy.failing_from, proxy.failure_response, proxy.request_count = 20, FAILURES["HTTP 500"][0], 0
-    check_failure("HTTP 500 from the 20th request on", proxy.uri, "failing", 1, "continue where it stopped")
+    check_failure("HTTP 500 from the 20th request on", proxy.uri, "failing", 1, "repeat the command to send the rest")
     wait_for_exit(tool.export(uri, "failing", "quickstart"))
     check_experiment(check, tool, uri, "failing", "quickstart")
 
@@ -243,10 +245,11 @@ def _last_part(err: str) -> str:
 
 
 def copy_with_edit(tool: MlflowEnvironment, name: str, file: str, change: Callable[[dict[str, Any]], object]) -> Path:
-    """Copy the benchmark to a new results folder, and change one of its files."""
+    """Copy the benchmark to a new results folder, without the hashes of its files, and change one of the files."""
     results = tool.here / "edited" / name.replace(" ", "-")
     run = next((tool.results / "runs").glob("quickstart*"))
     shutil.copytree(run, results / "runs" / run.name)
+    RunFolder(results / "runs" / run.name).sums.unlink()
     path = results / "runs" / run.name / file
     content = json.loads(path.read_text())
     change(content)
@@ -284,7 +287,7 @@ def check_server_restart(check: SoftAssertions, tool: MlflowEnvironment, uri: st
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGKILL)
         code, _, err = wait_for_exit(exporter, None)
-    check(code == 1 and "continue where it stopped" in err, f"the server dies in the middle: exit {code}")
+    check(code == 1 and "repeat the command to send the rest" in err, f"the server dies in the middle: exit {code}")
     with run_server(tool, port):
         wait_for_exit(tool.export(uri, "away", "small"))
         check_experiment(check, tool, uri, "away", "small")

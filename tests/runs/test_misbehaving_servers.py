@@ -101,10 +101,11 @@ EXPECTED_RESULTS: dict[str, ExpectedResult] = {
         ("key in an error that refuses", "key in the code of an error", "key in the parameter of an error",
          "error of a wrong type"), REFUSED,
     ),
+    "content in parts": expect_answer(),
     "refusal in a proxy's fields": expect_answer(None, "secret", outcome="refused"),
     **dict.fromkeys(("blank at the limit", "cut at the limit"), expect_answer(None, outcome="invalid_response")),
     **dict.fromkeys(("quota in words alone", "hard limit"), REFUSED),
-    **dict.fromkeys(("content null", "content in parts", "content a number", "content nested"), NOT_A_TEXT),
+    **dict.fromkeys(("content null", "content a number", "content nested"), NOT_A_TEXT),
     **dict.fromkeys(
         (
             "usage negative", "usage huge", "usage a text", "usage missing", "model a number", "model a list",

@@ -191,7 +191,7 @@ def test_folder_is_refused_as_a_cache(tmp_path: Path) -> None:
 
 
 def test_reward_whose_square_overflows_is_refused(tmp_path: Path) -> None:
-    assert "1e+300 is too large; must be at most 1e+100" in refused_stderr(tmp_path, "protocol.prover_reward=1e300")
+    assert "1e+300 is too large; must be at most 1e+50" in refused_stderr(tmp_path, "protocol.prover_reward=1e300")
 
 
 # Addresses
