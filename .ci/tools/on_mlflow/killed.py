@@ -108,7 +108,7 @@ def check_followed_run(check: SoftAssertions, tool: MlflowEnvironment, uri: str,
     run.kill()
     run.wait()
     _, _, err = wait_for_exit(follower)
-    check(err.count("is asked again while the run plays") == 1, "which the follower says once")
+    check(err.count("retrying automatically while the run plays") == 1, "which the follower says once")
     status = read_progress(uri, "followed")[0]
     check(status == "KILLED", f"the run is killed: the follower ends, and MLflow has {status}")
 

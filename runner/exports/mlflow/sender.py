@@ -14,6 +14,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -249,14 +250,15 @@ class Sender:
                 stored_datasets.add((dataset.name, dataset.digest))
                 new.append(DatasetInput(dataset, [InputTag("mlflow.data.context", data.context)]))
         for entry in new:
-            self._client.log_inputs(sent.run_id, datasets=[entry])
-            sent.counts["dataset"] += 1
+            sent.counts["dataset"] += _store(partial(self._client.log_inputs, sent.run_id, datasets=[entry]))
         stored_models = {entry.model_id for entry in stored.inputs.model_inputs}
         for key in run.plays_with:
             for model in self._find_models(key):
                 if model.model_id not in stored_models:
-                    self._client.log_inputs(sent.run_id, models=[LoggedModelInput(model.model_id)])
-                    sent.counts["trained player"] += 1
+                    inputs = [LoggedModelInput(model.model_id)]
+                    sent.counts["trained player"] += _store(
+                        partial(self._client.log_inputs, sent.run_id, models=inputs)
+                    )
 
     def _send_models(self, run: MlflowRun, stored: Run, sent: SentParts) -> None:
         from mlflow.entities import LoggedModelOutput
@@ -269,8 +271,8 @@ class Sender:
             if str(logged.status) != "READY":
                 self._client.finalize_logged_model(logged.model_id, "READY")
             if logged.model_id not in stored_outputs:
-                self._client.log_outputs(sent.run_id, [LoggedModelOutput(logged.model_id, model.step)])
-                sent.counts["model"] += 1
+                outputs = [LoggedModelOutput(logged.model_id, model.step)]
+                sent.counts["model"] += _store(partial(self._client.log_outputs, sent.run_id, outputs))
 
     def _ensure_model(self, model: ModelRecord, run_id: str) -> LoggedModel:
         return self._find_or_create(
@@ -401,6 +403,22 @@ class SentParts(NamedTuple):
     """The id of the MLflow run."""
     counts: Counter[str]
     notes: list[str]
+
+
+def _store(call: Callable[[], object]) -> bool:
+    """Call a function that stores inputs or outputs; return False if another process stored the same ones meanwhile.
+
+    MLflow then fails with the error of its database, since it does not expect that two clients send the same.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        call()
+    except MlflowException as error:
+        if "IntegrityError" not in str(error):
+            raise
+        return False
+    return True
 
 
 def _has_other_value(point: MetricPoint, values: Mapping[str, Mapping[int, float]]) -> bool:
