@@ -190,6 +190,14 @@ def test_folder_is_refused_as_a_cache(tmp_path: Path) -> None:
     assert "cache: cannot use '.' as a cache: it is a folder" in refused_stderr(tmp_path, "cache=.")
 
 
+def test_dataset_that_is_a_list_is_refused_if_the_protocol_needs_a_checker(tmp_path: Path) -> None:
+    (tmp_path / "list.yaml").write_text("extends: spec.yaml\nprotocol: {use: proposer_critic}\ndataset: [1]\n")
+    spec_file(tmp_path)
+    done = nip_run_here("check", "list.yaml", cwd=tmp_path)
+    assert (done.returncode, "bug in nip-run" in done.stderr) == (2, False), done.stderr
+    assert "list.yaml:3:10: dataset: " in done.stderr
+
+
 def test_reward_whose_square_overflows_is_refused(tmp_path: Path) -> None:
     assert "1e+300 is too large; must be at most 1e+50" in refused_stderr(tmp_path, "protocol.prover_reward=1e300")
 

@@ -14,7 +14,6 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -57,6 +56,8 @@ if TYPE_CHECKING:
 PARENT_TAG, NAME_TAG = "mlflow.parentRunId", "mlflow.runName"
 FILES_TAG = f"{TAG}files"
 """The tag with the first digits of each sent artifact's hash, by the artifact's name."""
+MAX_CONFLICTS = 20
+"""How often a record is sent again because another process sends the same one."""
 TRACES_TAG = f"{TAG}traces"
 """The tag with the number of games whose traces were sent."""
 ASSESSMENTS_TAG = f"{TAG}assessments"
@@ -119,19 +120,32 @@ class Sender:
         Raises:
             RunError: the server cannot be reached, or refuses; see `convert_errors`. It has the data sent so far.
         """
+        from mlflow.exceptions import MlflowException
+
+        counts = Counter[str]()
         with convert_errors(self.uri, f"accept {run.name}"):
-            sent = SentParts(self._ensure_run(run), Counter(), list(run.notes))
-            stored = self._client.get_run(sent.run_id)
-            self._mark_running(run, stored)
-            self._send_params(run, stored, sent)
-            self._send_metrics(run, stored, sent)
-            self._send_inputs(run, stored, sent)
-            self._send_models(run, stored, sent)
-            self._send_artifacts(run, stored, sent)
-            self._send_traces(run, stored, sent)
-            self._send_assessments(run, stored, sent)
-            self._send_tags(run, stored, sent)
-            self._set_final_status(run, sent)
+            for _ in range(MAX_CONFLICTS):
+                try:
+                    return self._send_missing_parts(run, counts)
+                except MlflowException as error:
+                    # MLflow fails like this if two clients store the same parameter, input or model at the same time.
+                    if "IntegrityError" not in str(error):
+                        raise
+            return self._send_missing_parts(run, counts)
+
+    def _send_missing_parts(self, run: MlflowRun, counts: Counter[str]) -> SentParts:
+        sent = SentParts(self._ensure_run(run), counts, list(run.notes))
+        stored = self._client.get_run(sent.run_id)
+        self._mark_running(run, stored)
+        self._send_params(run, stored, sent)
+        self._send_metrics(run, stored, sent)
+        self._send_inputs(run, stored, sent)
+        self._send_models(run, stored, sent)
+        self._send_artifacts(run, stored, sent)
+        self._send_traces(run, stored, sent)
+        self._send_assessments(run, stored, sent)
+        self._send_tags(run, stored, sent)
+        self._set_final_status(run, sent)
         return sent
 
     # The run itself
@@ -250,15 +264,14 @@ class Sender:
                 stored_datasets.add((dataset.name, dataset.digest))
                 new.append(DatasetInput(dataset, [InputTag("mlflow.data.context", data.context)]))
         for entry in new:
-            sent.counts["dataset"] += _store(partial(self._client.log_inputs, sent.run_id, datasets=[entry]))
+            self._client.log_inputs(sent.run_id, datasets=[entry])
+            sent.counts["dataset"] += 1
         stored_models = {entry.model_id for entry in stored.inputs.model_inputs}
         for key in run.plays_with:
             for model in self._find_models(key):
                 if model.model_id not in stored_models:
-                    inputs = [LoggedModelInput(model.model_id)]
-                    sent.counts["trained player"] += _store(
-                        partial(self._client.log_inputs, sent.run_id, models=inputs)
-                    )
+                    self._client.log_inputs(sent.run_id, models=[LoggedModelInput(model.model_id)])
+                    sent.counts["trained player"] += 1
 
     def _send_models(self, run: MlflowRun, stored: Run, sent: SentParts) -> None:
         from mlflow.entities import LoggedModelOutput
@@ -271,8 +284,8 @@ class Sender:
             if str(logged.status) != "READY":
                 self._client.finalize_logged_model(logged.model_id, "READY")
             if logged.model_id not in stored_outputs:
-                outputs = [LoggedModelOutput(logged.model_id, model.step)]
-                sent.counts["model"] += _store(partial(self._client.log_outputs, sent.run_id, outputs))
+                self._client.log_outputs(sent.run_id, [LoggedModelOutput(logged.model_id, model.step)])
+                sent.counts["model"] += 1
 
     def _ensure_model(self, model: ModelRecord, run_id: str) -> LoggedModel:
         return self._find_or_create(
@@ -403,22 +416,6 @@ class SentParts(NamedTuple):
     """The id of the MLflow run."""
     counts: Counter[str]
     notes: list[str]
-
-
-def _store(call: Callable[[], object]) -> bool:
-    """Call a function that stores inputs or outputs; return False if another process stored the same ones meanwhile.
-
-    MLflow then fails with the error of its database, since it does not expect that two clients send the same.
-    """
-    from mlflow.exceptions import MlflowException
-
-    try:
-        call()
-    except MlflowException as error:
-        if "IntegrityError" not in str(error):
-            raise
-        return False
-    return True
 
 
 def _has_other_value(point: MetricPoint, values: Mapping[str, Mapping[int, float]]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from runner.base.errors import StatementError
 from runner.base.problems import Place, Problem
@@ -27,7 +27,8 @@ def checker_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec)
     states_answer = any(step.states == "answer" for step in protocol.file.cycle)
     picks_claim = any(step.pick_claim for step in protocol.file.cycle)
     if checker is None:
-        if states_answer and (sound.data.get("dataset") or {}).get("checker") is None:
+        dataset = sound.data.get("dataset") or {}
+        if states_answer and isinstance(dataset, Mapping) and dataset.get("checker") is None:
             message = f"a prover of {protocol.name} states the answer that is judged; set dataset.checker to label it"
             yield layered.problem_at(section, message)
         return
