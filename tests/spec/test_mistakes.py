@@ -195,7 +195,7 @@ def test_dataset_that_is_a_list_is_refused_if_the_protocol_needs_a_checker(tmp_p
     spec_file(tmp_path)
     done = nip_run_here("check", "list.yaml", cwd=tmp_path)
     assert (done.returncode, "bug in nip-run" in done.stderr) == (2, False), done.stderr
-    assert "list.yaml:3:10: dataset: " in done.stderr
+    assert "list.yaml:3:1: dataset: expected a mapping" in done.stderr
 
 
 def test_reward_whose_square_overflows_is_refused(tmp_path: Path) -> None:
