@@ -13,7 +13,7 @@ import time
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -120,17 +120,11 @@ class Sender:
         Raises:
             RunError: the server cannot be reached, or refuses; see `convert_errors`. It has the data sent so far.
         """
-        from mlflow.exceptions import MlflowException
-
         counts = Counter[str]()
         with convert_errors(self.uri, f"accept {run.name}"):
             for _ in range(MAX_CONFLICTS):
-                try:
+                with _suppress_conflicts():
                     return self._send_missing_parts(run, counts)
-                except MlflowException as error:
-                    # MLflow fails like this if two clients store the same parameter, input or model at the same time.
-                    if "IntegrityError" not in str(error):
-                        raise
             return self._send_missing_parts(run, counts)
 
     def _send_missing_parts(self, run: MlflowRun, counts: Counter[str]) -> SentParts:
@@ -416,6 +410,18 @@ class SentParts(NamedTuple):
     """The id of the MLflow run."""
     counts: Counter[str]
     notes: list[str]
+
+
+@contextmanager
+def _suppress_conflicts() -> Iterator[None]:
+    """Suppress the error with which MLflow fails if two clients store the same parameter, input or model at once."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        if "IntegrityError" not in str(error):
+            raise
 
 
 def _has_other_value(point: MetricPoint, values: Mapping[str, Mapping[int, float]]) -> bool:

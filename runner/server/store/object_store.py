@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -57,12 +58,11 @@ class ObjectBlobStore:
 
     def hashes(self) -> Iterator[str]:
         with _as_blob_store_error("cannot list the blobs"):
-            for batch in obstore.list(self._store):
-                for entry in batch:
-                    key = str(entry["path"])
-                    sha256 = key.rpartition("/")[2]
-                    if SHA256.fullmatch(sha256) and key == self._key(sha256):  # the bucket may have other objects
-                        yield sha256
+            for entry in chain.from_iterable(obstore.list(self._store)):
+                key = str(entry["path"])
+                sha256 = key.rpartition("/")[2]
+                if SHA256.fullmatch(sha256) and key == self._key(sha256):  # the bucket may have other objects
+                    yield sha256
 
     def remove(self, sha256: str) -> None:
         with _as_blob_store_error(f"cannot remove the blob {sha256[:12]}"):
