@@ -98,9 +98,9 @@ SEARCH_MESSAGES = """async () => {
 }"""
 
 
-def create_page(folder: Path, games: int) -> Path:
-    """Play a run unless it exists, and create its page: a file, or a folder if there are many games."""
-    page = folder / ("report.html" if games <= 20_000 else "site/index.html")
+def create_page(folder: Path, games: int, *, is_folder: bool) -> Path:
+    """Play a run unless it exists, and create its page: one file, or a folder for a web server."""
+    page = folder / ("site/index.html" if is_folder else "report.html")
     if page.is_file():
         return page
     folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def create_page(folder: Path, games: int) -> Path:
     }  # fmt: skip
     (folder / "spec.yaml").write_text(json.dumps(spec), "utf-8")
     measure_process(command("run", "spec.yaml", "-q"), folder)
-    output_options = ["-o", "report.html"] if page.parent == folder else ["--dir", "site"]
+    output_options = ["--dir", "site"] if is_folder else ["-o", "report.html"]
     report = measure_process(command("report", "last", *output_options), folder)
     print(f"      {games:,} games: report written in {report.wall:.1f} s with {report.peak_mb:.0f} MB")
     return page
@@ -227,9 +227,9 @@ def main() -> int:
         check = SoftAssertions()
         (small, small_count), (large, large_count) = [(folder / f"n{count}", count) for count in args.games]
         with chromium() as browser:
-            page = create_page(small, small_count).resolve()
+            page = create_page(small, small_count, is_folder=False).resolve()
             check_page(browser, check, page.as_uri(), find_run_id(small), small_count)
-            page = create_page(large, large_count)
+            page = create_page(large, large_count, is_folder=True)
             time.sleep(1)
             with serve_folder(page.parent) as address:
                 check_page(browser, check, address, find_run_id(large), large_count)
