@@ -414,7 +414,7 @@ class SentParts(NamedTuple):
 
 @contextmanager
 def _suppress_conflicts() -> Iterator[None]:
-    """Suppress the error with which MLflow fails if two clients store the same parameter, input or model at once."""
+    """Suppress MLflow's error if two clients store the same parameter, input or model at the same time."""
     from mlflow.exceptions import MlflowException
 
     try:
