@@ -163,8 +163,14 @@ def test_repeated_run_gets_the_next_free_name_or_resumes_an_unfinished_run(
     assert results.name_for("tiny-a", replay=True) == "tiny-a-replay-2"
     add_run(results, manifest, "tiny-a-3", Status.INTERRUPTED)
     assert results.name_for("tiny-a", again=True) == "tiny-a-3"
-    add_run(results, manifest, "tiny-c", Status.INTERRUPTED)
-    assert results.name_for("tiny-c", again=True) == "tiny-c"
+
+
+def test_again_leaves_an_unfinished_first_run_alone_since_its_files_may_be_changed(
+    results: Results, manifest: Manifest
+) -> None:
+    # Messages about changed files of an unfinished run advise to add --again.
+    add_run(results, manifest, "new", Status.INTERRUPTED)
+    assert results.name_for("new", again=True) == "new-2"
 
 
 def test_reserved_names_are_not_used_again(results: Results) -> None:

@@ -212,11 +212,16 @@ class Results:
                 return folder.manifest().status if folder.manifest_path.is_file() else None
             return None
 
-        if not (again or replay) or (replay and status_of(run_id) is None and run_id not in reserved):
+        if not (again or replay) or (status_of(run_id) is None and run_id not in reserved):
             return run_id
         base = f"{run_id}-replay" if replay else run_id
-        names = chain([base], (f"{base}-{number}" for number in count(2)))
-        return next(name for name in names if name not in reserved and status_of(name) != Status.DONE)
+        names = (f"{base}-{number}" for number in count(2))
+        free_names = (
+            name
+            for name in (chain([base], names) if replay else names)
+            if name not in reserved and status_of(name) != Status.DONE
+        )
+        return next(free_names)
 
     def open(self, plan: RunPlan, run_id: str) -> tuple[RunFolder, Manifest]:
         """Return the folder of a plan's run, which is created if it does not exist, and the run's manifest.
