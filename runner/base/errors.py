@@ -190,7 +190,7 @@ class MergeError(RunError):
 
 
 class ServerUnreachable(RunError):
-    """A model server is down."""
+    """A model server is down, or answers no call of a model."""
 
 
 class TooManyUnusable(RunError):

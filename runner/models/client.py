@@ -21,7 +21,7 @@ from runner.models.interface import Complete, Completion, Provider, Request
 from runner.models.layers.cache import Cache, through_cache
 from runner.models.layers.limits import Sleep
 from runner.models.layers.malformed import judge_malformed
-from runner.models.layers.retry import with_retries
+from runner.models.layers.retry import stop_after_losses, with_retries
 from runner.models.layers.server_health import ServerHealth, raise_server_refusals
 from runner.models.layers.server_pool import GameKey, Placement, PooledServer, ServerPool
 from runner.models.retry_policy import Retry
@@ -94,7 +94,15 @@ class ModelConnector:
             ProviderRefusal: the API key of a group is missing.
             RunError: a run to replay has no journal.
         """
-        complete = self._connect_all(providers or {})
+        complete = stop_after_losses(
+            self._connect_all(providers or {}),
+            self.retry.breaker.failures,
+            {
+                group: ", ".join(map(server_of, settings.settings_per_server))
+                for group, settings in self._groups_at_servers.items()
+                if not settings.batch  # because one failed batch fails all of its calls
+            },
+        )
         if cache is not None:
             complete = through_cache(complete, cache, self.groups)
         checked = judge_malformed(complete, self.retry.breaker.failures, answered)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from runner.base.errors import (
     NipRunError,
     ProviderRefusal,
     RefusedError,
+    ServerUnreachable,
     TransientError,
 )
 from runner.models.call_events import CallEvents
 from runner.models.interface import Choice, Completion, Request, SampleKey
-from runner.models.layers.retry import with_retries
+from runner.models.layers.retry import stop_after_losses, with_retries
 from runner.models.providers.openai_errors import retry_after
-from runner.models.retry_policy import TransientPolicy
+from runner.models.retry_policy import BreakerPolicy, TransientPolicy
 from tests.support.event_loop import as_coroutine
 from tests.support.processes import start_nip_run_silently, wait_or_kill
 from tests.support.runs import journal_records, run_spec
@@ -123,6 +125,58 @@ def test_wait_beyond_the_total_time_is_not_started() -> None:
     with pytest.raises(TransientError):
         retried.ask()
     assert (retried.calls, retried.waits) == (1, [])
+
+
+def lose(outcomes: Sequence[NipRunError | None], group: str = "m") -> list[type[BaseException] | None]:
+    """Return the error of each call, if the run stops after 3 lost calls of the group `m` in a row."""
+    remaining = list(outcomes)
+
+    async def complete(_: Request) -> Completion:
+        outcome = remaining.pop(0)
+        if outcome is not None:
+            raise outcome
+        return ANSWER
+
+    async def call_all() -> list[type[BaseException] | None]:
+        call = stop_after_losses(complete, 3, {"m": "http://somewhere"})
+        errors: list[type[BaseException] | None] = []
+        for _ in outcomes:
+            try:
+                await call(replace(REQUEST, group=group))
+            except (CallError, ServerUnreachable) as error:
+                errors.append(type(error))
+            else:
+                errors.append(None)
+        return errors
+
+    return asyncio.run(call_all())
+
+
+def test_many_lost_calls_in_a_row_stop_the_run() -> None:
+    assert lose(make_failures(4)) == [TransientError, TransientError, ServerUnreachable, ServerUnreachable]
+
+
+@pytest.mark.parametrize("answer", [None, RefusedError("no"), ContextExceededError("too long")])
+def test_any_answer_between_lost_calls_lets_the_run_continue(answer: NipRunError | None) -> None:
+    failures = make_failures(4)
+    errors = lose([*failures[:2], answer, *failures[2:]])
+    assert ServerUnreachable not in errors
+    assert errors.count(TransientError) == 4
+
+
+def test_lost_calls_of_other_groups_do_not_stop_the_run() -> None:
+    assert lose(make_failures(9), group="batch") == [TransientError] * 9
+
+
+@pytest.mark.gate
+def test_server_whose_quota_is_used_up_gets_no_request_for_each_game(tmp_path: Path) -> None:
+    with run_chat_server(kind="rate_limit_seconds", retry_after=86_400.0) as server:
+        path = spec_file(tmp_path, server.base_url, size=60, rollouts={"concurrency": 1})
+        with pytest.raises(ServerUnreachable) as error:
+            run_spec(path, tmp_path / "results")
+        assert server.stats()["kinds"]["rate_limit_seconds"] == BreakerPolicy().failures
+    assert server.base_url in str(error.value)
+    assert "429" in str(error.value)
 
 
 @pytest.mark.parametrize("error", [ProviderRefusal("x"), ContextExceededError("x"), RefusedError("x")])

@@ -152,6 +152,16 @@ def test_rate_limit_is_retried_on_the_same_server() -> None:
     assert servers.waits == [1.0, 2.0]
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_call_moves_if_its_server_asks_for_a_longer_wait_than_the_policy_allows(status: int) -> None:
+    servers = ThreeServers()
+    home = servers.homes(range(1))[0]
+    servers.failing[home] = lambda: TransientError("quota used up", status=status, retry_after=1e7)
+    assert servers.ask(make_request(0)) == [ANSWER]
+    assert [at == home for at, _ in servers.calls] == [True, False]
+    assert servers.waits == []
+
+
 def test_error_names_every_server_if_all_are_down() -> None:
     servers = ThreeServers(attempts=100, failures=2, probes=3)
     servers.failing = dict.fromkeys(range(3), unreachable_error)

@@ -1,6 +1,7 @@
 """Retries calls after failures in transport, with limited attempts and time. A server may request a longer wait.
 
-A failure in transport is a call without an answer from the model: rate limits, time-outs, lost connections and 5xx.
+A failure in transport is a call without an answer from the model: rate limits, time-outs, lost connections and 5xx. If
+many calls of a model in a row fail in all their attempts, for example because a daily quota is used up, the run stops.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from runner.base.errors import CallError, TransientError
+from runner.base.errors import ANSWERS_ARE_SAVED, CallError, ServerUnreachable, TransientError
 from runner.models.call_events import CallEvents
 from runner.models.interface import Complete, Completion, Request
 from runner.models.layers.breaker import Breaker
@@ -28,14 +30,20 @@ class RetryDecision(NamedTuple):
 
 
 def after_failure(
-    policy: TransientPolicy, error: TransientError, attempt: int, elapsed: float, jitter: random.Random
+    policy: TransientPolicy,
+    error: TransientError,
+    attempt: int,
+    elapsed: float,
+    jitter: random.Random,
+    *,
+    moves: bool = False,
 ) -> RetryDecision:
-    """Return what follows a failed attempt.
+    """Return what follows a failed attempt. With `moves`, the next attempt goes to another server, without a wait.
 
     `elapsed` is the time since the first failure in seconds; 0 if the total time of the call is not limited.
     """
     # A `retry_after` of 0 gives no time for the next attempt, so the policy decides.
-    wait = error.retry_after or policy.wait(attempt, jitter)
+    wait = 0.0 if moves else error.retry_after or policy.wait(attempt, jitter)
     is_late = elapsed + wait > policy.total_seconds
     return RetryDecision(wait, is_late or attempt >= min(policy.attempts, error.attempts or policy.attempts))
 
@@ -83,3 +91,33 @@ def with_retries(
                 raise
 
     return complete_with_retries
+
+
+def stop_after_losses(complete: Complete, maximum: int, servers: Mapping[str, str]) -> Complete:
+    """Return a function that calls `complete`, and raises `ServerUnreachable` if many calls of a group fail in a row.
+
+    A call that raises `TransientError` has failed in all its attempts. After `maximum` of them without another result
+    in between, more calls would only lose more games. `servers` has the address of each group to which this applies.
+    """
+    losses: Counter[str] = Counter()
+
+    async def complete_or_stop(request: Request) -> Completion:
+        group = request.group
+        try:
+            completion = await complete(request)
+        except TransientError as error:
+            losses[group] += 1
+            if group in servers and losses[group] >= maximum:
+                raise ServerUnreachable(
+                    f"the last {losses[group]} calls of model {group} at {servers[group]} failed in all attempts; "
+                    f"the last error: {error}\n{ANSWERS_ARE_SAVED}. Run the same command again when the server "
+                    "answers. If only some calls fail, raise retry.breaker.failures."
+                ) from error
+            raise
+        except CallError:
+            losses[group] = 0  # because a refusal is an answer of the server
+            raise
+        losses[group] = 0
+        return completion
+
+    return complete_or_stop

@@ -3,7 +3,8 @@
 Failures: if a server does not answer a call or fails, the call immediately goes to the next server. A server whose
 circuit breaker is open gets one call at a time as a probe, which does not count as an attempt of the call. When the
 server answers, its games return to it. If all servers are down, calls wait while each server gets one probe at a time.
-The run ends after the last failed probe of the last server. After a rate limit, a call waits and stays at its server.
+The run ends after the last failed probe of the last server. After a rate limit, a call waits and stays at its server,
+unless the server asks for a longer wait than the policy allows.
 
 Refusals: a call that one server refuses is sent once to each of the other servers. If all servers refuse the call, the
 result is the same as with a single server. A server that refuses calls which the others accept is excluded (see
@@ -188,7 +189,7 @@ class ServerPool:
         progress.failed += 1
         now = self.clock()
         progress.first_failure = now if progress.first_failure is None else progress.first_failure
-        if error.status not in ALIVE_STATUSES:
+        if error.status not in ALIVE_STATUSES or (error.retry_after or 0.0) > self.policy.total_seconds:
             progress.tried.add(server)
         if is_fault(error):
             progress.faults[server] = error
@@ -197,8 +198,8 @@ class ServerPool:
         has_untried_server = any(other_server not in progress.tried for other_server in self._available(progress))
         progress.attempts += 1
         elapsed = now - progress.first_failure
-        decision = after_failure(self.policy, error, progress.attempts, elapsed, self._jitter)
-        return decision._replace(wait=0.0) if server in progress.tried and has_untried_server else decision
+        moves = server in progress.tried and has_untried_server
+        return after_failure(self.policy, error, progress.attempts, elapsed, self._jitter, moves=moves)
 
     def _remaining_servers(self, progress: _Progress) -> list[int]:
         """Return the servers that have not refused the call."""
