@@ -66,7 +66,7 @@ def test_progress_manifest_journal_and_budget_show_the_same_figures(tmp_path: Pa
 def test_a_new_run_knows_its_highest_cost_without_reading_its_journal_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "max_spending", None)
+    monkeypatch.setattr(session, "measure_spending", None)
     model = {"max_completion_tokens": 50, "price": {"input": 2.0, "output": 6.0}}
     with run_chat_server(seed=3, faults={"server_error": 0.3}) as server:
         spec = load_spec(spec_file(tmp_path, server.base_url, size=4, models={"m": model}))
