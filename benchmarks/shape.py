@@ -5,6 +5,7 @@ Lines of code exclude blank lines, comments and docstrings. Complexity is ruff's
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
 import json
@@ -96,7 +97,9 @@ def read_sources(folder: Path) -> list[str]:
 
 
 def main() -> None:
-    for root in [Path(argument) for argument in sys.argv[1:]] or [ROOT]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("checkouts", nargs="*", type=Path, metavar="CHECKOUT", help="default: this checkout")
+    for root in parser.parse_args().checkouts or [ROOT]:
         source = read_sources(root / "runner")
         trees = [ast.parse(text) for text in source]
         lines = [len(text.splitlines()) for text in source]

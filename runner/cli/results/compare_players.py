@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runner.base.errors import RunError, UsageError
@@ -26,18 +27,13 @@ def compare_players(args: argparse.Namespace, results: Results) -> int:
         UsageError: the run is not a tournament or has no such player, or an option or assertion does not suit players.
         RunError: a file of the tournament is missing or damaged.
     """
-    if len(args.runs) != 1:
-        raise UsageError("--players compares two players of one tournament; name one run")
-    for option in _UNSUPPORTED:
-        if getattr(args, option) not in (None, False):
-            raise UsageError(f"--{option} compares runs, not players; omit --{option} or --players")
+    _check_options(args)
     assertions = [_parse(text) for text in args.asserts]
     folder = results.find(args.runs[0])
     if not folder.manifest().is_tournament:
         raise UsageError(f"--players: run {folder.run_id} is not a tournament; name a tournament, or omit --players")
     from runner.results.comparison.assertions import exit_code
     from runner.runs.tournaments.summary import games_of, player_differences
-    from runner.statistics.significance import ALPHA
 
     try:
         games = games_of(folder)
@@ -45,13 +41,8 @@ def compare_players(args: argparse.Namespace, results: Results) -> int:
         if args.asserts:  # exit code 1 would mean that an assertion fails
             raise UsageError(f"the assertions were not judged, because a run cannot be read: {error}") from error
         raise
-    for name in args.players:
-        if name not in games.plan.players:
-            hint = did_you_mean(name, games.plan.players) or f"; its players are {comma_join(games.plan.players)}"
-            raise UsageError(f"--players: {folder.run_id} has no player {name!r}{hint}")
+    _check_players(args.players, games.plan.players, folder.run_id)
     first, second = args.players
-    if first == second:
-        raise UsageError(f"--players: {first} is named twice; name two different players")
     rows = player_differences(games, first, second)
     by_side = {row["side"]: row for row in rows}
     judged = {}
@@ -64,16 +55,48 @@ def compare_players(args: argparse.Namespace, results: Results) -> int:
         differences = {"run_id": folder.run_id, "players": [first, second], "differences": rows}
         print_json({**differences, "asserted": asserted, "exit_code": int(code)})
         return code
-    from runner.cli.terminal.tournament_tables import SIDE_TITLES
-    from runner.results.ratings_text import format_elo
-
-    overall = rows[0]
-    say_wrapped(_verdict(first, second, overall, ALPHA))
-    cells = [(SIDE_TITLES[row["side"]], format_elo(row), "" if row["p"] is None else f"{row['p']:.2g}") for row in rows]
-    print_table(("rating", f"{first} - {second} [95%]", "p"), cells, title="differences in Elo points")
+    _print_differences(first, second, rows)
     for assertion, result in judged.items():
         say(f"{result}: {assertion.text}   ({first} minus {second})")
     return code
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Check that the options of `compare` suit two players.
+
+    Raises:
+        UsageError: an option compares runs, or several runs are named.
+    """
+    if len(args.runs) != 1:
+        raise UsageError("--players compares two players of one tournament; name one run")
+    for option in _UNSUPPORTED:
+        if getattr(args, option) not in (None, False):
+            raise UsageError(f"--{option} compares runs, not players; omit --{option} or --players")
+
+
+def _check_players(names: Sequence[str], players: Collection[str], run_id: str) -> None:
+    """Check that two names are different players of a tournament.
+
+    Raises:
+        UsageError: they are not.
+    """
+    for name in names:
+        if name not in players:
+            hint = did_you_mean(name, players) or f"; its players are {comma_join(players)}"
+            raise UsageError(f"--players: {run_id} has no player {name!r}{hint}")
+    if len(set(names)) == 1:
+        raise UsageError(f"--players: {names[0]} is named twice; name two different players")
+
+
+def _print_differences(first: str, second: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Print the differences between two players' ratings; the first row is the overall rating."""
+    from runner.cli.terminal.tournament_tables import SIDE_TITLES
+    from runner.results.ratings_text import format_elo
+    from runner.statistics.significance import ALPHA
+
+    say_wrapped(_verdict(first, second, rows[0], ALPHA))
+    cells = [(SIDE_TITLES[row["side"]], format_elo(row), "" if row["p"] is None else f"{row['p']:.2g}") for row in rows]
+    print_table(("rating", f"{first} - {second} [95%]", "p"), cells, title="differences in Elo points")
 
 
 def _parse(text: str) -> Assertion:
