@@ -74,6 +74,11 @@ class _TranscriptPrinter:
                 say()
                 self._print_lines(f"[round {number}] {line}")
             self._print_protocol_decision(number, played)
+        self._print_outcome()
+
+    def _print_outcome(self) -> None:
+        """Print how the game ended: its outcome, verdict, confidence, votes, rewards and error."""
+        rollout = self.details.rollout
         verdict, label = verdict_word(rollout.decision), label_word(shown_label(rollout))
         correctness = correct_word(rollout.correct, rollout.decision)
         verdict_text = verdict if correctness == "-" else f"{verdict} ({correctness})"
