@@ -177,6 +177,7 @@ def test_server_whose_quota_is_used_up_gets_no_request_for_each_game(tmp_path: P
         assert server.stats()["kinds"]["rate_limit_seconds"] == BreakerPolicy().failures
     assert server.base_url in str(error.value)
     assert "429" in str(error.value)
+    assert "wait of 86,400 s" in str(error.value)
 
 
 @pytest.mark.parametrize("error", [ProviderRefusal("x"), ContextExceededError("x"), RefusedError("x")])

@@ -108,9 +108,10 @@ def stop_after_losses(complete: Complete, maximum: int, servers: Mapping[str, st
         except TransientError as error:
             losses[group] += 1
             if group in servers and losses[group] >= maximum:
+                wait = f" (it asks for a wait of {error.retry_after:,.0f} s)" if error.retry_after else ""
                 raise ServerUnreachable(
                     f"the last {losses[group]} calls of model {group} at {servers[group]} failed in all attempts; "
-                    f"the last error: {error}\n{ANSWERS_ARE_SAVED}. Run the same command again when the server "
+                    f"the last error: {error}{wait}\n{ANSWERS_ARE_SAVED}. Run the same command again when the server "
                     "answers. If only some calls fail, raise retry.breaker.failures."
                 ) from error
             raise
