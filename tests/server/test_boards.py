@@ -7,7 +7,7 @@ import hashlib
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +50,20 @@ def service(tmp_path: Path) -> Iterator[Service]:
     server.database.close()
 
 
+@pytest.fixture
+def worker(service: Service) -> Iterator[BoardWorker]:
+    with closing(BoardWorker(service.settings)) as opened:
+        yield opened
+
+
 def make_bundle(name: str, facts: dict[str, Any] | None = None, kind: Kind = Kind.DATASET) -> Bundle:
     return Bundle(Release(kind=kind, owner="mallory", name=name, version="1", facts=facts or {}), {})
 
 
 def build_board(server: Service, folder: Path, worker: BoardWorker | None = None) -> BoardSnapshot:
     make_folders(folder)
-    (worker or BoardWorker(server.settings)).write(folder)
+    with ExitStack() as stack:
+        (worker or stack.enter_context(closing(BoardWorker(server.settings)))).write(folder)
     return BoardSnapshot(folder)
 
 
@@ -84,9 +91,10 @@ def test_board_is_built_despite_facts_of_any_type_and_size(service: Service, tmp
 
 
 @pytest.mark.full  # builds ten boards
-def test_release_that_breaks_the_board_is_left_out_and_named(service: Service, tmp_path: Path) -> None:
+def test_release_that_breaks_the_board_is_left_out_and_named(
+    service: Service, worker: BoardWorker, tmp_path: Path
+) -> None:
     insert_releases(service, [make_bundle(f"one{number}") for number in range(5)])
-    worker = BoardWorker(service.settings)
     with service.database.writing() as connection:
         connection.execute(text("UPDATE releases SET created = 'soon' WHERE name = 'one3'"))
     snapshot = build_board(service, tmp_path / "first", worker)
@@ -107,11 +115,11 @@ def test_release_that_breaks_the_board_is_left_out_and_named(service: Service, t
 
 
 def test_board_is_not_replaced_while_the_stored_files_or_the_database_cannot_be_read(
-    service: Service, tmp_path: Path
+    service: Service, worker: BoardWorker, tmp_path: Path
 ) -> None:
     """Otherwise, the new board would lack releases until somebody publishes the next one."""
     insert_releases(service, [make_bundle("stored")])
-    worker, blobs = BoardWorker(service.settings), service.settings.folder / "blobs"
+    blobs = service.settings.folder / "blobs"
     blobs.rename(tmp_path / "moved")
     blobs.write_bytes(b"")
     with pytest.raises(RegistryUnavailableError, match="cannot read the blob"):
@@ -130,10 +138,10 @@ def test_board_is_not_replaced_while_the_stored_files_or_the_database_cannot_be_
 
 @pytest.mark.parametrize("statement", ["DELETE FROM info", "UPDATE info SET value = '\"0.1.0\"'"])
 def test_board_of_another_version_is_replaced_when_the_server_starts(
-    statement: str, service: Service, monkeypatch: pytest.MonkeyPatch
+    statement: str, service: Service, worker: BoardWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a server would show the numbers of the earlier version until the next publish."""
-    worker, paths = BoardWorker(service.settings), BoardPaths(service.settings)
+    paths = BoardPaths(service.settings)
     make_folders(paths.boards)
     with closing(sqlite3.connect(paths.boards / worker.build() / INDEX_FILE)) as index, index:
         index.execute(f"{statement} WHERE key = 'version'")
@@ -193,10 +201,12 @@ def yank_release(server: Service, reference: Reference, folder: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("order", [1, -1])
-def test_incrementally_updated_board_equals_a_rebuilt_one(service: Service, tmp_path: Path, order: int) -> None:
+def test_incrementally_updated_board_equals_a_rebuilt_one(
+    service: Service, worker: BoardWorker, tmp_path: Path, order: int
+) -> None:
     first, second = (run_bundle(tmp_path / f"run{seed}", seed=seed) for seed in (1, 2))
     other_task = run_bundle(tmp_path / "other", question="Another task: ")
-    worker, paths = BoardWorker(service.settings), BoardPaths(service.settings)
+    paths = BoardPaths(service.settings)
     yanked = copy_bundle(first, owner="mallory", name="leaked")
 
     def hide(*, hidden: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,6 +103,7 @@ def test_only_new_answers_from_another_organization_count_as_a_reproduction(tmp_
     assert outcomes["run/carol/anew@1"] == "reproduced"
     assert {outcomes[f"run/mallory/{name}@1"] for _, name in copies} == {"copy"}
     assert tier == "reproduced by 1"
+    worker.close()
     server.database.close()
 
 
@@ -125,7 +127,8 @@ def test_run_that_the_server_cannot_recompute_is_self_reported_and_reproduces_no
     ]
     insert_releases(server, releases)
     make_folders(tmp_path / "board")
-    BoardWorker(settings).write(tmp_path / "board")
+    with closing(BoardWorker(settings)) as worker:
+        worker.write(tmp_path / "board")
     facts = {}
     for release in releases:
         name = release.release.name
