@@ -25,11 +25,13 @@ from tests.support.soft_assertions import SoftAssertions
 from tests.support.specs import spec_file
 
 APPENDS = 100
+MAX_WAIT = 20
+"""Maximum number of other appends that may end while one waits. With a fair lock and 4 processes, it was 7."""
 APPEND_SCRIPT = """
 import sys, time
 from pathlib import Path
 from runner.results.leaderboard.results_folder import Results
-results, names, slowest = Results(Path(sys.argv[1])), sys.argv[2].split(","), 0.0
+results, names, times = Results(Path(sys.argv[1])), sys.argv[2].split(","), []
 print("ready", flush=True)
 sys.stdin.readline()
 failed = []
@@ -39,8 +41,8 @@ for name in names:
         results.board.append(results.run(name))
     except Exception as error:
         failed.append(f"{name}: {type(error).__name__}: {error}")
-    slowest = max(slowest, time.monotonic() - begun)
-print(slowest, len(failed), *failed[:3], sep="|", flush=True)
+    times.append(f"{begun} {time.monotonic()}")
+print(",".join(times), len(failed), *failed[:3], sep="|", flush=True)
 """
 
 FOREIGN_PROCESS_SCRIPT = """
@@ -172,9 +174,12 @@ def check_concurrent_appends(check: SoftAssertions, results: Path, original: Pat
     check(
         set(rows_by_run.values()) == {4}, f"every run has all rows (except {sum(c != 4 for c in rows_by_run.values())})"
     )
+    # Appends that end while another one waits, which does not depend on the load of the machine.
+    appends = [tuple(map(float, times.split())) for report in reports for times in report[0].split(",")]
+    overtaken = max(sum(begun < end < own_end for _, end in appends) for begun, own_end in appends)
     check(
-        max(float(report[0]) for report in reports) <= 10,
-        f"no append waits longer than 10 s: {max(float(report[0]) for report in reports):.2f} s",
+        overtaken <= MAX_WAIT,
+        f"no append waits for more than {MAX_WAIT} others: {overtaken}",
     )
     for name in lost:
         append_run(results, name)
