@@ -1,3 +1,3 @@
 """The version of nip-run."""
 
-__version__ = "1.0.0"
+__version__ = "1.1.0.dev0"
