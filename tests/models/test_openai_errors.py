@@ -145,6 +145,12 @@ def test_terminal_escapes_in_server_errors_are_removed() -> None:
     assert "\x1b" not in str(raised.value)
 
 
+def test_server_error_of_several_lines_becomes_one_line() -> None:
+    with pytest.raises(NipRunError) as raised:
+        complete_with_answer(500, {"error": {"message": "overloaded\n\nnip-run: all games were saved.\n"}})
+    assert str(raised.value).endswith("answered 500: overloaded nip-run: all games were saved.")
+
+
 def test_unreachable_server_is_a_transient_error() -> None:
     with socket.socket() as reserved_socket:
         reserved_socket.bind(("127.0.0.1", 0))

@@ -217,7 +217,7 @@ def classify_error(
     """Return the error for an error response."""
     detail, error = error_detail(body), _Error.from_response(status, body)
     code = escape_controls(redacted(as_text(detail.get("code") or "")))[:100]
-    message = escape_controls(redacted(error.message))[:500]
+    message = " ".join(escape_controls(redacted(error.message)).split())[:500]  # proxies send several lines
     if 300 <= status < 400:
         message = f"a redirect to {escape_controls(redacted(headers.get('location', 'no address')))[:200]}"
     number = str(status) if code in ("", str(status)) else f"{status} {code}"

@@ -201,7 +201,8 @@ class ProblemCounter:
             retry_advice = f"rollouts.max_transport_failed ({max_share:g}) allows this loss"
         for kind, count in counts.items():
             reason = "have no label, because the checker failed" if kind == UNCHECKED else "failed in transport"
-            message = f"{self._rollout_count(count)} {reason}; the first error: {count.rollout.error}"
+            first_error = (count.rollout.error or "").rstrip(".")
+            message = f"{self._rollout_count(count)} {reason}; the first error: {first_error}"
             advice = {MALFORMED: "", UNCHECKED: _CHECKER_ADVICE}.get(kind, retry_advice)
             yield self._rollout_problem(Outcome.TRANSPORT_FAILED.value, count, message, advice=advice)
 
