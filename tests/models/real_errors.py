@@ -158,7 +158,6 @@ CONTEXT: list[Row] = [
             "`max_tokens` and try again")),
         ("Anthropic, in bytes", 413, anthropic("Request exceeds the maximum size", "request_too_large")),
         ("Bedrock", 400, {"message": "Input is too long for requested model."}),
-        ("nginx", 413, "<html><head><title>413 Request Entity Too Large</title></head></html>"),
         ("OpenRouter", 400, {"error": {
             "message": "This endpoint's maximum context length is 40960 tokens. However, you requested about 42988 "
             "tokens (38892 of text input, 4096 in the output). Please reduce the length of either one.",
@@ -340,6 +339,8 @@ OTHER_ERRORS: list[Row] = [
         "Invalid value for 'content': expected a string, got null.", param="messages.[1].content"), MalformedError,
         "settings in models.small"),
     Row("LiteLLM", 400, litellm(f"litellm.BadRequestError: OpenAIException - no{SUFFIX}"), MalformedError),
+    Row("nginx, its limit", 413, "<html><title>413 Request Entity Too Large</title></html>", MalformedError),
+    Row("Caddy, its limit", 413, "", MalformedError, "raise its limit"),
     Row("vLLM, quoting a prompt with our words in it", 400, bare(
         "[{'type': 'string_type', 'loc': ('body', 'messages', 0, 'content'), 'msg': 'Input should be a valid string', "
         "'input': 'is the context window exceeded? prompt is too long; insufficient_quota'}]"), MalformedError),

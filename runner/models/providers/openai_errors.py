@@ -87,6 +87,8 @@ class _Error:
     """The text for the user."""
     text: str
     """The part of the message that is searched for phrases."""
+    is_of_proxy_limit: bool = False
+    """Whether a proxy between nip-run and the server refuses the size of the request. It sends text instead of JSON."""
 
     @classmethod
     def from_response(cls, status: int, body: object) -> _Error:
@@ -97,7 +99,8 @@ class _Error:
         text = f"{as_text(message)}: {as_text(upstream)}" if upstream else as_text(message)
         searched = phrases.without_echo(text[:MAX_SEARCHED])
         quoted = error_detail(phrases.error_quoted_by_proxy(searched))
-        return cls(status, _codes(detail) | _codes(quoted), _param(detail) or _param(quoted), text, searched)
+        codes, param = _codes(detail) | _codes(quoted), _param(detail) or _param(quoted)
+        return cls(status, codes, param, text, searched, status == 413 and not isinstance(body, (dict, list)))
 
     def matches(self, pattern: re.Pattern[str], statuses: Collection[int] = _SEARCHED_STATUSES) -> bool:
         """Return whether the error has one of these statuses and its text matches the pattern."""
@@ -132,7 +135,7 @@ class _Error:
     @property
     def is_too_long(self) -> bool:
         """Whether the prompt is longer than the model's context."""
-        if self.is_rate_limit or phrases.answer_limit_fills_context(self.text):
+        if self.is_rate_limit or self.is_of_proxy_limit or phrases.answer_limit_fills_context(self.text):
             return False
         if self.codes & CONTEXT_CODES or (TOO_LONG_CODE in self.codes and self.may_be_about_messages):
             return True
@@ -171,6 +174,8 @@ class _Error:
     @property
     def is_malformed(self) -> bool:
         """Whether the error may be about only this request."""
+        if self.is_of_proxy_limit:
+            return True
         return self.status in (400, 422) and self.may_be_about_messages and not self._is_about_every_request
 
     @property
@@ -217,7 +222,7 @@ def classify_error(
     """Return the error for an error response."""
     detail, error = error_detail(body), _Error.from_response(status, body)
     code = escape_controls(redacted(as_text(detail.get("code") or "")))[:100]
-    message = " ".join(escape_controls(redacted(error.message)).split())[:500]  # proxies send several lines
+    message = escape_controls(" ".join(redacted(error.message).split()))[:500]  # proxies send several lines
     if 300 <= status < 400:
         message = f"a redirect to {escape_controls(redacted(headers.get('location', 'no address')))[:200]}"
     number = str(status) if code in ("", str(status)) else f"{status} {code}"
@@ -300,6 +305,8 @@ def _advice(status: int, error: _Error, settings: ModelSettings, group: str) -> 
         variable = settings.key_variable
         key_text = f"It comes from ${variable}" if variable else f"No key was sent, because {key}.api_key_env is null"
         return _Advice(f"The server does not accept the key. {key_text}; set a valid key, and run the command again.")
+    if error.is_of_proxy_limit:
+        return _Advice("A proxy limits the size of requests; raise its limit (nginx: client_max_body_size).")
     if status == 403:
         return _Advice(
             "The key may not use this model, or not from your location. Use another key or model, or check the "
