@@ -313,9 +313,9 @@ OTHER_ERRORS: list[Row] = [
         {"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra inputs are not permitted", "input": 1}]},
         ProviderRefusal, "models.small.seed"),
     Row("OpenAI, the key", 401, error("Incorrect API key provided", code="invalid_api_key"), ProviderRefusal,
-        "does not accept the key"),
+        "needs a key, and none was sent; set models.small.api_key_env"),
     Row("LiteLLM without a database, the key", 400, litellm("No connected db.", kind="no_db_connection"),
-        ProviderRefusal, "does not accept the key"),
+        ProviderRefusal, "needs a key"),
     Row("LiteLLM, its own key", 401, litellm(
         "litellm.AuthenticationError: AuthenticationError: OpenAIException - Incorrect API key provided" + NO_FALLBACK,
         "401", "authentication_error"), ProviderRefusal, "does not accept the key of the proxy"),

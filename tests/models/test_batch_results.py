@@ -138,7 +138,7 @@ def complete_by_batch(content: bytes, **answer: Any) -> Completion:
     [
         ({"headers": {"content-encoding": "br"}}, "accepts only uncompressed answers", 3),
         ({"status": 503}, "answered 503", None),
-        ({"status": 401}, "does not accept the key", 1),
+        ({"status": 401}, "needs a key", 1),
     ],
 )
 @pytest.mark.parametrize("already_created", [False, True])

@@ -302,9 +302,16 @@ def _advice(status: int, error: _Error, settings: ModelSettings, group: str) -> 
             return _Advice(
                 "The provider does not accept the key of the proxy; set a valid key in the proxy's settings."
             )
-        variable = settings.key_variable
-        key_text = f"It comes from ${variable}" if variable else f"No key was sent, because {key}.api_key_env is null"
-        return _Advice(f"The server does not accept the key. {key_text}; set a valid key, and run the command again.")
+        variables = [f"${name}" for name in settings.variables]
+        if not variables:
+            return _Advice(
+                f"The server needs a key, and none was sent; set {key}.api_key_env to the name of the environment "
+                "variable that has the key, and run the command again."
+            )
+        return _Advice(
+            f"The server does not accept the key. It comes from {' or '.join(variables)}; set a valid key, and run the "
+            "command again."
+        )
     if error.is_of_proxy_limit:
         return _Advice("A proxy limits the size of requests; raise its limit (nginx: client_max_body_size).")
     if status == 403:
