@@ -123,9 +123,15 @@ def load_protocol(
     if problems:
         raise SpecError(problems)
     paths = tuple(file.path for file in layered.read_files)
+    # A whole number may be written as 5.0 or 1e2.
+    whole_numbers = {
+        name: int(value)
+        for name, value in parameter_values.items()
+        if isinstance(value, float) and isinstance(getattr(file.parameters, name), int)
+    }
     return Protocol(
         file,
-        replace(file.parameters, **parameter_values),
+        replace(file.parameters, **{**parameter_values, **whole_numbers}),
         declares_verifier_first,
         paths=paths,
         places=_find_places(file, layered),
@@ -288,7 +294,9 @@ def _agent_problems(file: ProtocolFile, layered: LayeredData, name: str) -> Iter
     headers = _problem_at(layered, "agents", name, "headers")
     order = _problem_at(layered, "agents", name, "channel_order")
     texts = [text.lower() for text in agent.headers.values()]
-    if len(set(texts)) < len(texts):
+    if not all(map(str.strip, texts)):
+        yield headers("a header is blank; write the text that starts the message")
+    elif len(set(texts)) < len(texts):
         yield headers("two channels have the same header; change one")
     elif any(shorter in longer for i, shorter in enumerate(texts) for j, longer in enumerate(texts) if i != j):
         yield headers("one header is part of another, so answers cannot be split at headers; change one")
