@@ -11,7 +11,10 @@ from runner.base.text import comma_join, did_you_mean
 from runner.documents.dataclass_schema import from_plain
 from runner.documents.merged_data import LayeredData
 from runner.game.protocols.answer_parser import DecisionFormat, verdict_of
+from runner.game.protocols.answer_verdicts import ANSWER_MARKER
+from runner.game.protocols.ballot import OPEN
 from runner.game.protocols.protocol import Decision, Protocol
+from runner.game.protocols.statements import CLAIM_MARKER
 from runner.spec.sound_spec import SoundSpec
 
 
@@ -79,11 +82,15 @@ def panel_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec) -
 _SECTION = "decision_format"
 
 
-def decision_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> Iterator[Problem]:
+def decision_problems(
+    layered: LayeredData, protocol: Protocol | None, sound: SoundSpec, *, saved: bool
+) -> Iterator[Problem]:
     """Yield a problem for each verdict that no answer can express. The spec of a saved run (`saved`) is not checked."""
     if saved or any(key.startswith(_SECTION) for key in sound.broken):
         return
     format_ = from_plain(DecisionFormat, sound.section(_SECTION))
+    for name in () if protocol is None else protocol.agent_names:
+        yield from _form_problems(protocol, name, format_)
     texts = {Decision.ACCEPT: format_.accept, Decision.REJECT: format_.reject}
     parsed = {verdict: verdict_of(text, format_) for verdict, text in texts.items()}
     unmarked = [texts[verdict] for verdict, parsed_verdict in parsed.items() if parsed_verdict is Decision.NONE]
@@ -105,3 +112,29 @@ def decision_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) ->
             f"an answer that contains {texts[verdict]!r} also contains {texts[Decision(1 - verdict)]!r}, so no verdict "
             f"would be {key}; choose two texts such that neither is part of the other",
         )  # fmt: skip
+
+
+_STATED = {"answer": ANSWER_MARKER, "claims": CLAIM_MARKER, "estimates": CLAIM_MARKER}
+"""The text that a statement of each kind needs."""
+
+
+def _form_problems(protocol: Protocol, name: str, format_: DecisionFormat) -> Iterator[Problem]:
+    """Yield a problem if the scratchpad of an agent cuts a text that its answers need, or a header is a verdict."""
+    agent, place = protocol.agent_spec(name), protocol.place(f"agents.{name}")
+    steps = [step for step in protocol.file.cycle if name in step.speak]
+    split_steps = [step for step in steps if len(step.speak[name]) > 1]
+    needed = [agent.headers[channel] for step in split_steps for channel in step.speak[name]]
+    needed += [_STATED[step.states] for step in steps if step.states is not None]
+    if agent.role == "verifier":
+        needed += [format_.marker] if protocol.lists_answers else [format_.accept, format_.reject]
+    elif agent.stance == OPEN:
+        needed.append(ANSWER_MARKER)
+    cut = next((text for text in needed if agent.scratchpad is not None and agent.scratchpad in text), None)
+    if cut is not None:
+        message = f"{agent.scratchpad!r} is part of {cut!r}, which must follow the private notes; choose another text"
+        yield Problem(place, f"agents.{name}.scratchpad", message)
+    headers = [agent.headers[channel] for step in split_steps if step.may_decide for channel in step.speak[name]]
+    verdict = next((header for header in headers if format_.marker.lower() in header.lower()), None)
+    if agent.role == "verifier" and verdict is not None:
+        message = f"the header {verdict!r} contains the marker of a verdict, {format_.marker!r}; choose another header"
+        yield Problem(place, f"agents.{name}.headers", message)
