@@ -671,6 +671,10 @@ class Agent:
         return self._chat(observation, self.protocol_handler.first_active_round(self.agent_name) or 0)
 
 
+_USABLE_REASONS = ("stop", "length", "eos", "eos_token")
+"""The finish reasons of usable answers. Together and old versions of TGI send `eos` and `eos_token` for `stop`."""
+
+
 def _usable_text(choice: Choice, settings: ModelSettings, group: str) -> str:
     """Return the text of an answer of a model group, after checking that the answer is complete.
 
@@ -681,7 +685,7 @@ def _usable_text(choice: Choice, settings: ModelSettings, group: str) -> str:
     """
     if choice.finish_reason == "content_filter" or choice.refusal:
         raise ContentFilterError(choice.refusal or "the content filter cut the answer")
-    if choice.finish_reason not in ("stop", "length"):
+    if choice.finish_reason not in _USABLE_REASONS:
         raise UnknownFinishReasonError(f"the answer ended with finish_reason {choice.finish_reason!r}")
     if choice.text is None:
         hint = f": {settings.limit_advice(group)}" if choice.finish_reason == "length" else ""
