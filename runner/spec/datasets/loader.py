@@ -401,7 +401,7 @@ def _row_problems(
         yield Problem(place, "dataset", f"duplicate ids: {list_some(duplicates)}; ids must be unique")
     for message in label_messages:
         yield Problem(place, "dataset.labels", message)
-    for name in columns:
+    for name in ("id", *columns):
         problem = next((text for row in rows if (text := _value_problem(name, row[name]))), None)
         if problem is not None:
             yield Problem(place, "dataset", problem)

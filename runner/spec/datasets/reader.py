@@ -7,6 +7,7 @@ see. So this module reads values without types, and a filter runs on a separate 
 
 from __future__ import annotations
 
+import json
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_LE
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -121,6 +122,21 @@ def _read_json(path: Path, meter: Meter) -> Table:
     return Table([{name: row.get(name) for name in columns} for row in rows], tuple(columns), file_hash(path))
 
 
+def _parse_json(text: bytes | str) -> Any:
+    """Parse JSON. Integers of more than 64 bits become texts, because floats would not have all of their digits."""
+    data = orjson.loads(text)
+    if not _has_large_float(data):
+        return data
+    return json.loads(text, parse_int=lambda digits: n if -(1 << 63) <= (n := int(digits)) < 1 << 64 else digits)
+
+
+def _has_large_float(value: Any) -> bool:
+    if isinstance(value, float):
+        return abs(value) >= 1 << 63
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(map(_has_large_float, values))
+
+
 def _read_json_lines(path: Path, meter: Meter) -> list[Any] | None:
     """Return the value in each line of a file, without importing DuckDB; None if DuckDB must read the file."""
     rows: list[Any] = []
@@ -133,7 +149,7 @@ def _read_json_lines(path: Path, meter: Meter) -> list[Any] | None:
             if not line.strip(b" \t\r\n"):
                 continue
             try:
-                rows.append(orjson.loads(line))
+                rows.append(_parse_json(line))
             except orjson.JSONDecodeError:
                 return None
             meter.check_shape(len(rows), 1)
@@ -151,7 +167,7 @@ def _read_json_with_duckdb(path: Path, meter: Meter) -> list[Any]:
                 [duckdb_pattern(path), json_format(path)],
             )
             while texts := cursor.fetchmany(BATCH_ROWS):
-                rows.extend(orjson.loads(text) for (text,) in texts)
+                rows.extend(_parse_json(text) for (text,) in texts)
                 meter.check_shape(len(rows), 1)
     except (_duckdb.Error, orjson.JSONDecodeError) as error:
         raise SpecError([_find_broken_line(path, error)]) from error

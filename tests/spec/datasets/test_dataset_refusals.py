@@ -40,6 +40,12 @@ def test_error_for_rows_without_an_id_names_their_numbers(tmp_path: Path, row_id
     assert message == "dataset.path: rows without an id: 2, 3; set dataset.ids=rows"
 
 
+@pytest.mark.parametrize(("row_id", "problem"), [("'NaN'::DOUBLE", "NaN or infinity"), ("'a'::BLOB", "bytes")])
+def test_id_that_is_not_a_text_or_a_number_is_refused(tmp_path: Path, row_id: str, problem: str) -> None:
+    write_parquet(tmp_path, f"SELECT {row_id} id, 0 \"label\", 'first' text")
+    assert f"column 'id' contains {problem}" in read_load_error(tmp_path, name="d.parquet")
+
+
 def test_duplicate_ids_are_named(tmp_path: Path) -> None:
     rows = [{**A, "id": f"d{i}"} for i in range(8)] * 2
     duplicates = ", ".join(f"d{i} (rows {i + 1}, {i + 9})" for i in range(5))
