@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from runner.base.batches import group_pairs
 from runner.base.problems import Problem
-from runner.base.redaction import remember_secret
+from runner.base.redaction import remember_secret, secrets_in
 from runner.base.text import comma_join, did_you_mean, encoding_problem
 from runner.documents.dataclass_schema import TYPE_NAMES
 from runner.documents.merged_data import LayeredData
@@ -174,6 +174,8 @@ def _problems_of_error(error: ValidationError, layered: LayeredData, validator: 
         properties = cast("dict[str, Any]", error.schema).get("properties", {})
         for name in error.instance:
             if name not in properties:
+                for secret in secrets_in({name: str(error.instance[name])}):  # such as an `api_key`
+                    remember_secret(secret)
                 yield Problem(
                     layered.place_of_value((*key_path, name)),
                     dotted((*key_path, name)),

@@ -219,6 +219,8 @@ class ModelSettings:
         default=None,
         example="MY_SERVER_KEY",
         pattern="^[A-Za-z_][A-Za-z0-9_]*$",
+        writeOnly=True,
+        patternErrorMessage="a spec must not contain a key: write the name of the environment variable that holds it",
     )
     headers: Mapping[str, str] | None = option(
         "Additional headers of each call. A value is `$NAME`, where NAME is the environment variable with the "
