@@ -194,9 +194,7 @@ class Parameters:
 
     max_message_rounds: int = option("Maximum number of rounds of a game.", default=8, minimum=1, maximum=MAX_ROUNDS)
     min_message_rounds: int = option(
-        "Ignore verdicts before round `min_message_rounds - 1` (the first round is 0).",
-        default=1,
-        minimum=1,
+        "Ignore verdicts before round `min_message_rounds - 1` (the first round is 0).", default=1, minimum=1
     )
     verifier_first: bool = option(
         "true: the cycle starts with the verifier's first step. false: with the first step of other agents. If the "

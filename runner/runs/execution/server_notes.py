@@ -112,7 +112,9 @@ class ServerProblemDetector:
             )
         if any(choice.text is None and choice.finish_reason == "length" for choice in completion.choices):
             self.note(f"{group}: {settings.limit_advice(group)}")
-        if any(_has_thoughts(choice.text or "") for choice in completion.choices):
+        texts = [choice.text or "" for choice in completion.choices]
+        # Some chat templates put the opening tag into the prompt.
+        if any("</think>" in text or text.lstrip().startswith("<think>") for text in texts):
             self.note(
                 f"answers of {group} contain the model's thoughts (<think>), so other agents see them, and verdicts in "
                 "them count; turn thinking off, or start the server with its reasoning parser"
@@ -177,11 +179,6 @@ class ServerProblemDetector:
                 f"({seed}), so all retries and repeats may get this answer; remove the seed to get different answers",
                 f"same answers of {group}",
             )
-
-
-def _has_thoughts(text: str) -> bool:
-    """Return whether an answer contains thoughts. Some chat templates put the opening tag into the prompt."""
-    return "</think>" in text or text.lstrip().startswith("<think>")
 
 
 def _lacks_logprobs(completion: Completion) -> bool:

@@ -120,21 +120,19 @@ _STATED = {"answer": ANSWER_MARKER, "claims": CLAIM_MARKER, "estimates": CLAIM_M
 
 def _form_problems(protocol: Protocol, name: str, format_: DecisionFormat) -> Iterator[Problem]:
     """Yield a problem if the scratchpad of an agent cuts a text that its answers need, or a header is a verdict."""
-    agent, place = protocol.agent_spec(name), protocol.place(f"agents.{name}")
+    agent, key = protocol.agent_spec(name), f"agents.{name}"
     steps = [step for step in protocol.file.cycle if name in step.speak]
-    split_steps = [step for step in steps if len(step.speak[name]) > 1]
-    needed = [agent.headers[channel] for step in split_steps for channel in step.speak[name]]
-    needed += [_STATED[step.states] for step in steps if step.states is not None]
-    if agent.role == "verifier":
-        needed += [format_.marker] if protocol.lists_answers else [format_.accept, format_.reject]
-    elif agent.stance == OPEN:
-        needed.append(ANSWER_MARKER)
-    cut = next((text for text in needed if agent.scratchpad is not None and agent.scratchpad in text), None)
-    if cut is not None:
-        message = f"{agent.scratchpad!r} is part of {cut!r}, which must follow the private notes; choose another text"
-        yield Problem(place, f"agents.{name}.scratchpad", message)
-    headers = [agent.headers[channel] for step in split_steps if step.may_decide for channel in step.speak[name]]
-    verdict = next((header for header in headers if format_.marker.lower() in header.lower()), None)
-    if agent.role == "verifier" and verdict is not None:
-        message = f"the header {verdict!r} contains the marker of a verdict, {format_.marker!r}; choose another header"
-        yield Problem(place, f"agents.{name}.headers", message)
+    headers = [
+        (agent.headers[channel], step.may_decide and agent.role == "verifier")
+        for step in steps
+        for channel in (step.speak[name] if len(step.speak[name]) > 1 else ())
+    ]
+    verdicts = (format_.marker,) if protocol.lists_answers else (format_.accept, format_.reject)
+    needed = [header for header, _ in headers] + [_STATED[step.states] for step in steps if step.states is not None]
+    needed += verdicts if agent.role == "verifier" else (ANSWER_MARKER,) if agent.stance == OPEN else ()
+    for text in [text for text in needed if agent.scratchpad is not None and agent.scratchpad in text][:1]:
+        message = f"{agent.scratchpad!r} is part of {text!r}, which must follow the private notes; choose another text"
+        yield Problem(protocol.place(key), f"{key}.scratchpad", message)
+    for text in [text for text, decides in headers if decides and format_.marker.lower() in text.lower()][:1]:
+        message = f"the header {text!r} contains the marker of a verdict, {format_.marker!r}; choose another header"
+        yield Problem(protocol.place(key), f"{key}.headers", message)

@@ -125,9 +125,11 @@ def _read_json(path: Path, meter: Meter) -> Table:
 def _parse_json(text: bytes | str) -> Any:
     """Parse JSON. Integers of more than 64 bits become texts, because floats would not have all of their digits."""
     data = orjson.loads(text)
-    if not _has_large_float(data):
-        return data
-    return json.loads(text, parse_int=lambda digits: n if -(1 << 63) <= (n := int(digits)) < 1 << 64 else digits)
+    return json.loads(text, parse_int=_parse_integer) if _has_large_float(data) else data
+
+
+def _parse_integer(digits: str) -> int | str:
+    return int(digits) if -(1 << 63) <= int(digits) < 1 << 64 else digits
 
 
 def _has_large_float(value: Any) -> bool:
