@@ -98,6 +98,7 @@ def test_texts_are_compared_after_normalization_and_numbers_within_the_tolerance
         assert label_answer(exact, text, {"target": "paris"}) == label, text
     assert label_answer(exact, "two", {"target": ["2", "Two"]}) == 1
     assert label_answer(exact, "7", {"target": 7}) == 1
+    assert [label_answer(exact, text, {"target": [7.0, 2.5]}) for text in ("7", "7.0", "2.5", "2")] == [1, 1, 1, 0]
     number = CheckerSettings(by="number", column="target")
     assert [label_answer(number, text, {"target": "0.3"}) for text in ("0.30", "0.1", "0.31")] == [1, 0, 0]
     near = CheckerSettings(by="number", column="target", tolerance=0.01)
