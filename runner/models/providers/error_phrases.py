@@ -55,7 +55,7 @@ CONTEXT_TOO_LONG = _any_of(
 )  # fmt: skip
 """The prompt, or the prompt and the answer together, are longer than the model's context."""
 
-_NUMBER = r"(\d+(?:,\d{3})*)"
+_NUMBER = r"(\d{1,9}(?:,\d{3}){0,3})"
 _CONTEXT_LENGTH = re.compile(rf"maximum context length is {_NUMBER}", re.IGNORECASE)
 _ANSWER_LENGTH = re.compile(
     rf"is too large: {_NUMBER}|requested {_NUMBER} output tokens|{_NUMBER} in (?:the|your) (?:output|completion)",

@@ -68,6 +68,11 @@ def test_wrong_number_of_sub_claims_is_an_error(text: str) -> None:
         stated_texts(text, "claims", 2)
 
 
+def test_sub_claims_may_have_any_marks_and_many_empty_lines_between_them() -> None:
+    text = "Plan\n---\n**Claim 1:** a\n***\n" + "> \n" * 300_000 + "> ## Claim 2: b; no claim 3: c"
+    assert stated_texts(text, "claims", 4) == ("a", "b; no claim 3: c")
+
+
 def test_each_sub_claim_needs_exactly_one_probability() -> None:
     assert stated_estimates("Claim 2: 0.25, as it may be\n**Claim 1**: 80%", 2) == (0.8, 0.25)
     assert stated_estimates("Claim 1: 1\nClaim 2: 0\nClaim 3: 5 %", None) == (1.0, 0.0, 0.05)
