@@ -24,8 +24,16 @@ from runner.base.package_data import is_file
 from runner.base.problems import Place, Problem
 from runner.base.storage.duckdb_connections import borrow_connection, duckdb_literal, duckdb_pattern
 from runner.base.storage.safe_files import open_to_read
-from runner.base.text import comma_join, did_you_mean
-from runner.spec.datasets.csv_errors import LineProblem, ragged_line, repeated_columns, skipped_line, unclosed_quote
+from runner.base.text import comma_join, counted, did_you_mean
+from runner.spec.datasets.csv_errors import (
+    LineProblem,
+    count_commented_rows,
+    has_mixed_line_ends,
+    ragged_line,
+    repeated_columns,
+    skipped_line,
+    unclosed_quote,
+)
 from runner.spec.datasets.limits import CELL_BYTES, Meter
 from runner.spec.datasets.settings import DatasetLimits, DatasetSettings
 from runner.spec.datasets.subprocess import run_in_subprocess
@@ -263,6 +271,8 @@ def _read_csv(path: Path, meter: Meter) -> Table:
             raise _line_error(path, unclosed) from error
         check_not_ragged(path)
         message = " ".join(str(error).splitlines()[:2])  # the line number and the reason
+        if has_mixed_line_ends(path):
+            message = "some lines end with CRLF and others with LF; save the file with the same line ends everywhere"
         raise SpecError([_problem(path, message)]) from error
     skipped = skipped_line(path, len(columns))
     if skipped is not None:
@@ -275,6 +285,10 @@ def _read_csv(path: Path, meter: Meter) -> Table:
         "on; give each column its own name"
         for name in repeated_columns(path, len(columns))
     )
+    if commented := count_commented_rows(path, len(columns), len(rows)):
+        notes += (
+            f"{path.name}: {counted(commented, 'row')} not used, since # starts a comment; put such values in quotes",
+        )
     return Table(rows, columns, file_hash(path), labels_are_text=True, notes=notes)
 
 
