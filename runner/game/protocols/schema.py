@@ -282,8 +282,8 @@ class ProtocolFile:
     )
     panel: Panel | None = option(
         "Several verifiers decide together, as the judges of a panel. Each gives one verdict, is then not asked again, "
-        "and is rewarded for its own verdict. Its answer is a message in the channels of its step. The game ends when "
-        "every judge has decided, or after the last round.",
+        "and is rewarded for its own verdict. Its answer is a message in the channels of its step, or in those whose "
+        "headers it has. The game ends when every judge has decided, or after the last round.",
         default=None,
         example={"rule": "majority"},
     )
