@@ -82,7 +82,8 @@ def count_commented_rows(path: Path, width: int, count: int) -> int:
     """
 
     def find(file: TextIOWrapper) -> int:
-        for delimiter in _delimiters(path):
+        has_comments = any(line.startswith("#") for line in file)
+        for delimiter in _delimiters(path) if has_comments else ():
             file.seek(0)
             rows = (row for row in csv.reader(file, delimiter=delimiter) if row)
             if any(len(row) == width for row in rows):  # up to the header
