@@ -11,7 +11,7 @@ from runner.base.text import comma_join, did_you_mean
 from runner.documents.dataclass_schema import from_plain
 from runner.documents.merged_data import LayeredData
 from runner.game.protocols.answer_parser import DecisionFormat, verdict_of
-from runner.game.protocols.answer_verdicts import ANSWER_MARKER
+from runner.game.protocols.answer_verdicts import ANSWER_MARKER, display_marker
 from runner.game.protocols.ballot import OPEN
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.statements import CLAIM_MARKER
@@ -127,7 +127,7 @@ def _form_problems(protocol: Protocol, name: str, format_: DecisionFormat) -> It
         for step in steps
         for channel in (step.speak[name] if len(step.speak[name]) > 1 else ())
     ]
-    verdicts = (format_.marker,) if protocol.lists_answers else (format_.accept, format_.reject)
+    verdicts = (display_marker(format_.marker),) if protocol.lists_answers else (format_.accept, format_.reject)
     needed = [header for header, _ in headers] + [_STATED[step.states] for step in steps if step.states is not None]
     needed += verdicts if agent.role == "verifier" else (ANSWER_MARKER,) if agent.stance == OPEN else ()
     for text in [text for text in needed if agent.scratchpad is not None and agent.scratchpad in text][:1]:
