@@ -89,8 +89,9 @@ def decision_problems(
     if saved or any(key.startswith(_SECTION) for key in sound.broken):
         return
     format_ = from_plain(DecisionFormat, sound.section(_SECTION))
-    for name in () if protocol is None else protocol.agent_names:
-        yield from _form_problems(protocol, name, format_)
+    if protocol is not None:
+        for name in protocol.agent_names:
+            yield from _form_problems(protocol, name, format_)
     texts = {Decision.ACCEPT: format_.accept, Decision.REJECT: format_.reject}
     parsed = {verdict: verdict_of(text, format_) for verdict, text in texts.items()}
     unmarked = [texts[verdict] for verdict, parsed_verdict in parsed.items() if parsed_verdict is Decision.NONE]
