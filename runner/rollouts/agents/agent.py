@@ -307,13 +307,7 @@ class Agent:
         return self._parse(text, round_, answer_count, states_confidence=self.states_confidence)
 
     def _parse(
-        self,
-        text: str,
-        round_: int,
-        answer_count: int | None,
-        *,
-        states_confidence: bool,
-        limits_words: bool = True,
+        self, text: str, round_: int, answer_count: int | None, *, states_confidence: bool, limits_words: bool = True
     ) -> ParsedAnswer:
         marker, max_words = self.agent_spec.scratchpad, self.agent_params.max_response_words
         text = text[visible_start(text, marker) :].lstrip() if marker is not None else text
