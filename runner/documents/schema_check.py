@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from runner.base.batches import group_pairs
 from runner.base.problems import Problem
-from runner.base.redaction import remember_secret
+from runner.base.redaction import remember_secret, secrets_in
 from runner.base.text import comma_join, did_you_mean, encoding_problem
 from runner.documents.dataclass_schema import TYPE_NAMES
 from runner.documents.merged_data import LayeredData
@@ -174,6 +174,8 @@ def _problems_of_error(error: ValidationError, layered: LayeredData, validator: 
         properties = cast("dict[str, Any]", error.schema).get("properties", {})
         for name in error.instance:
             if name not in properties:
+                for secret in secrets_in({name: str(error.instance[name])}):  # such as an `api_key`
+                    remember_secret(secret)
                 yield Problem(
                     layered.place_of_value((*key_path, name)),
                     dotted((*key_path, name)),
@@ -205,11 +207,6 @@ def _likeliest_arm_problems(error: ValidationError, layered: LayeredData, valida
     kinds = [kind for errors in arms.values() for e in errors if e.validator == "type" for kind in _expected_types(e)]
     message = _expected_message(kinds, error.instance)
     yield Problem(layered.place_of_value(key_path), dotted(key_path), message + _next_step(error, message))
-
-
-def _plain_quotes(value: str) -> str:
-    """Return a value without typographic quotes."""
-    return "".join(letter for letter in value if letter not in _TYPOGRAPHIC)
 
 
 def _expected_types(error: ValidationError) -> list[str]:
@@ -287,7 +284,8 @@ def _violation_message(error: ValidationError) -> str:
             return cast("str", cast("dict[str, Any]", error.schema)["patternErrorMessage"])
         case "pattern":
             if isinstance(value, str) and set(value) & _TYPOGRAPHIC:
-                return f'{_quote(value)} has typographic quotes; use plain ones: "{_plain_quotes(value)}"'
+                plain_text = "".join(letter for letter in value if letter not in _TYPOGRAPHIC)
+                return f'{_quote(value)} has typographic quotes; use plain ones: "{plain_text}"'
             form = cast("dict[str, Any]", error.schema).get("patternErrorMessage")
             return f"{_quote(value)} does not have the form{f' {rule}' if form is None else f': {form}'}"
         case _:

@@ -36,6 +36,8 @@ _TAG = "tag:yaml.org,2002:"
 """Prefix of the tags of YAML's own types."""
 _NUMBER = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+")
 """Matches keys that OmegaConf reads as numbers, but YAML as text."""
+_OCTAL_OR_TIME = re.compile(r"[-+]?(0[0-9_]+|.*:.*)")
+"""Matches numbers that YAML reads in base 8 or 60."""
 LABELS_KEY: KeyPath = ("dataset", "labels")
 """The mapping whose keys are labels of a dataset. Unquoted `yes` and `no` are text there, not booleans."""
 _NESTED = re.compile(r"(?<!\\)\$\{[^}]*(?<!\\)\$\{")
@@ -228,6 +230,9 @@ def _scalar_problem(node: yaml.ScalarNode) -> str | None:
     """Return a message if a scalar is too long, has an unsupported YAML type or a bad interpolation; otherwise None."""
     if node.tag == _TAG + "int" and len(node.value) > MAX_DIGITS:
         return f"a number of {len(node.value)} characters; a whole number has at most 63 bits here"
+    if node.tag in (_TAG + "int", _TAG + "float") and _OCTAL_OR_TIME.fullmatch(node.value):
+        number = yaml.safe_load(node.value)
+        return f"{node.value} means {number} in YAML; write {number}, or put the text in quotes"
     if node.tag.removeprefix(_TAG) not in _SCALARS:
         return f"{node.value!r} means something else in YAML; put it in quotes"
     return interpolation_problem(node.value) if node.tag == _TAG + "str" else None

@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from runner.base.errors import UsageError
 from runner.base.plugins import ExtensibleTable, Plugin
 from runner.models.admission import RateListener
-from runner.models.interface import (
-    Completion,
-    Provider,
-    Request,
-    Usage,
-    estimate_prompt_tokens,
-    estimate_tokens,
-)
+from runner.models.interface import Completion, Provider, Request, Usage, estimate_prompt_tokens, estimate_tokens
 from runner.models.provider_traits import PROVIDER_PLUGINS, ProviderName
 from runner.models.providers.dummy import DummyModel
 from runner.models.server_states import Servers, connection_key

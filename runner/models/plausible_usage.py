@@ -77,9 +77,7 @@ def usage_at_least_typical(request: Request, completion: Completion) -> Usage:
     if prompt <= usage.prompt_tokens and answer <= usage.completion_tokens:
         return usage
     return replace(
-        usage,
-        prompt_tokens=max(prompt, usage.prompt_tokens),
-        completion_tokens=max(answer, usage.completion_tokens),
+        usage, prompt_tokens=max(prompt, usage.prompt_tokens), completion_tokens=max(answer, usage.completion_tokens)
     )
 
 

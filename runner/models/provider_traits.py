@@ -76,6 +76,13 @@ def _traits_of_plugin(name: str) -> ProviderTraits:
     )
 
 
+_KEYS_OF_SERVERS = (
+    "temperature", "top_p", "max_completion_tokens", "max_tokens", "n", "seed", "stop", "reasoning_effort", "logprobs",
+    "top_logprobs", "extra_body", "constrain_decisions", "max_reasoning_length", "service_tier", "prompt_cache_key",
+    "requests_per_minute", "tokens_per_minute", "share_prompts", "batch", "base_url", "api_key_env", "headers", "price",
+)  # fmt: skip
+"""Keys of a model group that have no effect if people answer."""
+
 _BUILTIN: Mapping[ProviderName, ProviderTraits] = {
     "openai": ProviderTraits(
         remote=True,
@@ -115,32 +122,7 @@ _BUILTIN: Mapping[ProviderName, ProviderTraits] = {
         asks_people=True,
         export_problem="people play the group, and a trainer cannot ask them; set another provider",
         lacks=dict.fromkeys(
-            (
-                "temperature",
-                "top_p",
-                "max_completion_tokens",
-                "max_tokens",
-                "n",
-                "seed",
-                "stop",
-                "reasoning_effort",
-                "logprobs",
-                "top_logprobs",
-                "extra_body",
-                "constrain_decisions",
-                "max_reasoning_length",
-                "service_tier",
-                "prompt_cache_key",
-                "requests_per_minute",
-                "tokens_per_minute",
-                "share_prompts",
-                "batch",
-                "base_url",
-                "api_key_env",
-                "headers",
-                "price",
-            ),
-            "leave it out; people answer on a page of this machine, for free and without a time limit",
+            _KEYS_OF_SERVERS, "leave it out; people answer on a page of this machine, for free and without a time limit"
         ),
     ),
     "dummy": ProviderTraits(generates_locally=True),

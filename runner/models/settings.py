@@ -142,9 +142,7 @@ class FineTuneStep:
     dataset_sha256: str = option("SHA-256 of the dataset file.", example="e3b0c442")
     job: str | None = option("The job's id at the trainer.", default=None, example="ftjob-abc")
     weights_sha256: str | None = option(
-        "SHA-256 of the files of local weights, which identifies them.",
-        default=None,
-        example="9f86d081",
+        "SHA-256 of the files of local weights, which identifies them.", default=None, example="9f86d081"
     )
     release: str | None = option(
         "The published run or model that provided it.", default=None, example="run/acme/nip-ei-0123456789@1"
@@ -219,6 +217,8 @@ class ModelSettings:
         default=None,
         example="MY_SERVER_KEY",
         pattern="^[A-Za-z_][A-Za-z0-9_]*$",
+        writeOnly=True,
+        patternErrorMessage="a spec must not contain a key: write the name of the environment variable that holds it",
     )
     headers: Mapping[str, str] | None = option(
         "Additional headers of each call. A value is `$NAME`, where NAME is the environment variable with the "

@@ -22,29 +22,12 @@ from runner.spec.experiment import AgentSettings, Experiment
 from runner.spec.loader import Spec
 
 MUTABLE_KEYS = (
-    "description",
-    "sweep",
-    "max_sweep_points",
-    "rollouts.per_datapoint",
-    "rollouts.concurrency",
-    "rollouts.max_calls",
-    "rollouts.max_transport_failed",
-    "rollouts.max_unusable",
-    "execution",
-    "until",
-    "dataset.limit",
-    "dataset.limits",
-    "fine_tune",
-    "metrics",
-    "retry.transient",
-    "analysis.run_id",
-    "analysis.journal_sha256",
-    "analysis.question_sha256",
-    "budget",
-    "cache",
-    "agents.*.freeze",
+    "description", "sweep", "max_sweep_points", "rollouts.per_datapoint", "rollouts.concurrency",
+    "rollouts.max_calls", "rollouts.max_transport_failed", "rollouts.max_unusable", "execution", "until",
+    "dataset.limit", "dataset.limits", "fine_tune", "metrics", "retry.transient", "analysis.run_id",
+    "analysis.journal_sha256", "analysis.question_sha256", "budget", "cache", "agents.*.freeze",
     "agents.*.train_scratchpad",
-)
+)  # fmt: skip
 """Keys that may change when a run resumes. They affect which games are played and how, but not a game's content."""
 
 

@@ -229,7 +229,7 @@ def _check_sections(
         yield from panel_problems(layered, protocol, sound)
         yield from section_problems(layered, protocol, sound)
         yield from checker_problems(layered, protocol, sound)
-    yield from decision_problems(layered, sound, saved=saved)
+    yield from decision_problems(layered, protocol, sound, saved=saved)
     yield from group_problems(layered, sound)
     yield from model_problems(layered, sound, saved=saved)
     yield from budget_problems(layered, sound, _groups_to_call(layered, protocol))

@@ -70,12 +70,7 @@ class SelectionSettings:
 class GuessReplacement:
     """Training of the verifier on the true label instead of its own guess, for a share of the rollouts."""
 
-    proportion: float = option(
-        "The share of the games in the first iteration.",
-        default=0.0,
-        minimum=0,
-        maximum=1,
-    )
+    proportion: float = option("The share of the games in the first iteration.", default=0.0, minimum=0, maximum=1)
     annealing: Literal["none", "linear", "exponential"] = option(
         "How `proportion` decreases after each iteration. `linear`: by `annealing_rate`. `exponential`: by the factor "
         "1 - `annealing_rate`.",

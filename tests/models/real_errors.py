@@ -214,6 +214,9 @@ POLICY: list[Row] = [
         ("OpenRouter", 403, {"error": {
             "code": 403, "message": 'anthropic/claude requires moderation. Your input was flagged for "violence". No '
             "credits were charged.", "metadata": {"reasons": ["violence"], "flagged_input": "..."}}}),
+        ("xAI", 403, {
+            "code": "permission-denied", "error":
+            "Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE_BIO"}),
     )
 ]  # fmt: skip
 
@@ -244,6 +247,16 @@ BILLING: list[Row] = [
         ("Anthropic", 400, anthropic(
             "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to upgrade or "
             "purchase credits.")),
+        ("Anthropic, a spending limit", 400, anthropic(
+            "You have reached your specified API usage limits. You will regain access on 2026-12-01 at 00:00 UTC.")),
+        ("Anthropic, a workspace's spending limit", 400, anthropic(
+            "You have reached your specified workspace API usage limits. You will regain access on 2026-12-01 at 00:00 "
+            "UTC.")),
+        *(("xAI" if status == 429 else "xAI, as 403", status, {
+            "code": "Some resource has been exhausted", "error":
+            "Your team 7e5 has either used all available credits or reached its monthly spending limit. To continue "
+            "making API requests, please purchase more credits or raise your spending limit."})
+          for status in (429, 403)),
         ("Azure API Management", 403, {
             "statusCode": 403, "message": "Out of call volume quota. Quota will be replenished in 2.12:58:55."}),
         ("a proxy, as 403", 403, error("Insufficient credits", "forbidden")),
@@ -278,6 +291,7 @@ OTHER_ERRORS: list[Row] = [
         "No deployments available for selected model, Try again in 5 seconds. All deployments for selected model are "
         "in cooldown. Passed model=small. pre-call-checks=False, cooldown_list=['9669aa']", "429",
         "all_deployments_in_cooldown"), TransientError),
+    Row("Groq, the flex tier", 498, error("Flex tier capacity exceeded", "capacity_exceeded"), TransientError),
     # Server errors
     Row("OpenRouter, in a choice", 200, _choice("", error={"code": 502, "message": "Provider disconnected"}),
         TransientError, "answered 502: Provider disconnected"),
@@ -314,6 +328,12 @@ OTHER_ERRORS: list[Row] = [
         ProviderRefusal, "models.small.seed"),
     Row("OpenAI, the key", 401, error("Incorrect API key provided", code="invalid_api_key"), ProviderRefusal,
         "needs a key, and none was sent; set models.small.api_key_env"),
+    Row("xAI, the key", 400, {"code": "Client specified an invalid argument", "error":
+        "Incorrect API key provided: xa***xx. You can obtain an API key from https://console.x.ai."}, ProviderRefusal,
+        "The server needs a key"),
+    Row("Gemini, the key", 400, [{"error": {"code": 400, "status": "INVALID_ARGUMENT", "message":
+        "API key not valid. Please pass a valid API key."}}], ProviderRefusal,
+        "answered 400: API key not valid. Please pass a valid API key.\nThe server needs a key"),
     Row("LiteLLM without a database, the key", 400, litellm("No connected db.", kind="no_db_connection"),
         ProviderRefusal, "needs a key"),
     Row("LiteLLM, its own key", 401, litellm(

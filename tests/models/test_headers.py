@@ -116,6 +116,17 @@ def test_literal_header_value_in_a_spec_is_rejected_and_not_repeated(tmp_path: P
         assert literal_value not in done.stderr + done.stdout
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("key", ["api_key", "api_key_env"])
+def test_api_key_in_a_spec_is_rejected_and_not_repeated(tmp_path: Path, key: str) -> None:
+    literal_key = "pasted-" + "0b51" * 20  # the excerpt of its line ends inside the key
+    (tmp_path / "spec.yaml").write_text(f"models: {{m: {{{key}: {literal_key}}}}}\n")
+    done = nip_run_here("check", "spec.yaml", cwd=tmp_path)
+    assert f"models.m.{key}: " in done.stderr
+    assert "[secret removed]" in done.stderr
+    assert "pasted" not in done.stderr
+
+
 def test_untrusted_spec_needs_permission_for_each_variable_and_host() -> None:
     servers = ("https://a.example/v1", "https://b.example/v1")
     groups = [make_group(base_url=servers, api_key_env="KEY", headers={"X-Team": "$TEAM_ID"})]

@@ -59,9 +59,10 @@ def count_calls_by_agent(script: Script) -> Counter[str]:
 # Selectors
 
 
-def test_preference_prompt_selects_a_candidate_by_number(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["**Best: 3**", "Best: 3.", "Best: #3. It is short."])
+def test_preference_prompt_selects_a_candidate_by_number(tmp_path: Path, end: str) -> None:
     path = passages_spec(tmp_path, best_of_rules("preference"))
-    answers = {"p0": ["one", "two", "three"], "p0.preference": "Best: 1 or 2? I say\n**Best: 3**"}
+    answers = {"p0": ["one", "two", "three"], "p0.preference": f"Best: 1 or 2? I say\n{end}"}
     rollout, script = play(path, answers)
     assert first_message(rollout) == "three"
     assert count_calls_by_agent(script) == {"p0": 3, "p0.preference": 1, "judge": 1}

@@ -254,3 +254,22 @@ def test_equal_answers_to_repeats_or_retries_under_a_fixed_seed_are_reported_onc
         assert sum("models.m.seed is fixed (3)" in note for note in notes) == 1
         unseeded_spec = spec_file(tmp_path, server.base_url, size=6, **{**SOLO, **changes})
         assert not any("seed" in note for note in run_spec(unseeded_spec, tmp_path / "r2").notes)
+
+
+@pytest.mark.parametrize("text", ["<think>\nIt is wrong.\n</think>\n\nIt is right.", "Hm.</think>Right.", "<think>Cut"])
+def test_thoughts_in_the_text_of_answers_are_reported_once(text: str) -> None:
+    notes: list[str] = []
+    detector = ServerProblemDetector({"m": ModelSettings(model="x")}, notes)
+    for repeat, answer in enumerate(["It is right.", text, text]):
+        detector.check_answer(make_request(repeat), Completion((Choice(answer, "stop"),), "x"))
+    (note,) = notes
+    assert note.startswith("answers of m contain the model's thoughts (<think>), so other agents see them")
+
+
+def test_answers_that_end_with_another_name_for_stop_are_used(tmp_path: Path) -> None:
+    replies = [{"message": {"content": "Decision: reject"}, "finish_reason": reason} for reason in ("eos", "eos_token")]
+    for reply in replies:
+        with run_chat_server(reply={"model": "m", "choices": [reply]}) as server:
+            path = spec_file(tmp_path, server.base_url, size=1, **SOLO)
+            run_spec(path, tmp_path / reply["finish_reason"])
+        assert read_outcomes(only_run(tmp_path / reply["finish_reason"])) == {"p0": "decided"}

@@ -51,6 +51,63 @@ def test_distinguishable_verdict_texts_are_accepted(tmp_path: Path, decision_for
     load_spec(spec_file(tmp_path, size=2, decision_format=decision_format))
 
 
+PROTOCOL = """\
+name: own
+agents:
+  prover: {role: prover, human_name: Expert}
+  verifier: {role: verifier, human_name: Judge}
+channels: {main: {members: [prover, verifier]}, side: {members: [prover, verifier]}}
+cycle: [{speak: {verifier: [main]}}, {speak: {prover: [main]}}]
+"""
+HEADERS = "name: Judge, headers: {main: 'To all:', side: 'Aside:'}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "message"),
+    [
+        ({"name: Judge": "name: Judge, scratchpad: 'Decision:'"}, "verifier.scratchpad", "part of 'Decision: accept'"),
+        (
+            {"name: Judge": f"{HEADERS}, scratchpad: To", "[main]}}, {": "[main, side]}}, {"},
+            "verifier.scratchpad",
+            "'To' is part of 'To all:', which must follow the private notes",
+        ),
+        (
+            {
+                "name: Expert": "name: Expert, scratchpad: Answer",
+                "{prover: [main]}": "{prover: [main]}, states: answer",
+            },
+            "prover.scratchpad",
+            "'Answer' is part of 'Answer:'",
+        ),
+        (
+            {"name: Judge": HEADERS.replace("Aside:", "My decision:"), "[main]}}, {": "[main, side]}}, {"},
+            "verifier.headers",
+            "'My decision:' contains the marker of a verdict, 'decision:'",
+        ),
+    ],
+)
+def test_protocol_whose_answers_can_never_have_a_needed_text_is_refused(
+    tmp_path: Path, changes: dict[str, str], key: str, message: str
+) -> None:
+    text = PROTOCOL
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "own.yaml").write_text(text)
+    dataset = {"checker": {"by": "exact", "column": "gold"}} if "states" in text else {}
+    with pytest.raises(SpecError) as refused:
+        load_spec(spec_file(tmp_path, size=2, protocol={"use": "own.yaml"}, dataset=dataset))
+    messages = [problem.message for problem in refused.value.problems if problem.key == f"agents.{key}"]
+    assert [message in text for text in messages] == [True]
+
+
+def test_header_with_the_marker_is_accepted_if_the_verifier_cannot_decide(tmp_path: Path) -> None:
+    text = PROTOCOL.replace("name: Judge", HEADERS.replace("Aside:", "My decision:"))
+    steps = "cycle: [{speak: {verifier: [main, side]}, may_decide: false}, {speak: {verifier: [main]}}, "
+    (tmp_path / "own.yaml").write_text(text.replace("cycle: [{speak: {verifier: [main]}}, ", steps))
+    load_spec(spec_file(tmp_path, size=2, protocol={"use": "own.yaml"}))
+
+
 def test_saved_run_with_an_impossible_verdict_still_loads(tmp_path: Path) -> None:
     saved = run_spec(spec_file(tmp_path, size=2), tmp_path / "results").path / "spec.yaml"
     saved.chmod(0o644)

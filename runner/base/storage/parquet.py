@@ -51,12 +51,7 @@ def read_tables(sql: str, tables: Mapping[str, Path], parameters: Mapping[str, o
 
 
 def write_parquet(
-    lines: Sequence[Path],
-    columns: Mapping[str, str],
-    target: Path,
-    *,
-    longest: int = 0,
-    temporary: Path | None = None,
+    lines: Sequence[Path], columns: Mapping[str, str], target: Path, *, longest: int = 0, temporary: Path | None = None
 ) -> None:
     """Convert files of JSON lines, in their order, to one Parquet file, which is complete or absent.
 

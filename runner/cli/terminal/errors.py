@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from runner.base.errors import NipRunError, QueryError, SpecError
 from runner.base.problems import Place, Problem, split_message
+from runner.base.redaction import redacted
 from runner.base.text import in_one_line
 from runner.cli.terminal.wrapping import display_width
 
@@ -51,10 +52,12 @@ def _excerpt_lines(place: Place) -> Iterator[str]:
     if place.source is None or not place.is_own or not place.source.strip():
         return
     column = min(place.column, len(place.source) + 1) - 1
-    start = max(0, min(column - MAX_EXCERPT_BEFORE, len(place.source) - MAX_EXCERPT))
-    end = start + MAX_EXCERPT
-    before = ("..." if start else "") + in_one_line(place.source[start:column])
-    after = in_one_line(place.source[column:end]) + ("..." if end < len(place.source) else "")
+    # Redacted first, because part of a secret would not be found.
+    head, tail = redacted(place.source[:column]), redacted(place.source[column:])
+    start = max(0, min(len(head) - MAX_EXCERPT_BEFORE, len(head + tail) - MAX_EXCERPT))
+    end = start + MAX_EXCERPT - len(head)
+    before = ("..." if start else "") + in_one_line(head[start:])
+    after = in_one_line(tail[:end]) + ("..." if end < len(tail) else "")
     number = str(place.line)
     yield f"  {number} | {before}{after}"
     yield f"  {' ' * len(number)} | {' ' * display_width(before)}^"

@@ -42,19 +42,9 @@ MAX_LOOPS = 1
 _TOO_DEEP = "the template nests too deep"
 
 _FILTERS = (
-    "capitalize",
-    "default",
-    "first",
-    "indent",
-    "join",
-    "last",
-    "length",
-    "lower",
-    "title",
-    "trim",
-    "upper",
+    "capitalize", "default", "first", "indent", "join", "last", "length", "lower", "title", "trim", "upper",
     "wordcount",
-)
+)  # fmt: skip
 _TESTS = ("defined", "undefined", "none", "string", "number", "eq", "ne", "lt", "gt", "le", "ge", "in")
 _LOOP_ATTRIBUTES = ("index", "first", "last")
 _SPECIAL_NAMES = ("self", "super", "caller", "varargs", "kwargs")

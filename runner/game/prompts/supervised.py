@@ -22,11 +22,7 @@ def check_replacement(*, ensure_last_message_is_assistant: bool, replaces: bool)
 
 
 def supervised_example(
-    chat: Sequence[ChatMessage],
-    agent: str,
-    *,
-    true_verdict: str | None,
-    ensure_last_message_is_assistant: bool,
+    chat: Sequence[ChatMessage], agent: str, *, true_verdict: str | None, ensure_last_message_is_assistant: bool
 ) -> list[ChatMessage] | None:
     """Return the messages of an example, or None if the agent has not spoken.
 

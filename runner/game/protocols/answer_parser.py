@@ -95,7 +95,7 @@ def parse_answer(
         decision = _decision(text, format_)
         if decision is not Decision.NONE:
             # The other members of a panel may hear the verdict; without a panel, the game ends.
-            verdict_messages = dict.fromkeys(channels, text) if protocol.file.panel is not None else None
+            verdict_messages = _verdict_messages(protocol, agent, channels, text)
             confidence = _accept_probability(text, decision, format_) if states_confidence else None
             return ParsedAnswer(verdict_messages, decision, confidence)
     if len(channels) == 1:
@@ -202,6 +202,18 @@ def _lenient_decision(text: str, format_: DecisionFormat) -> Decision:
         verdicts_present = "both verdicts" if accepts else "neither verdict"
         raise InvalidDecisionError(f"the answer announces a decision and holds {verdicts_present}")
     return Decision.ACCEPT if accepts else Decision.REJECT
+
+
+def _verdict_messages(protocol: Protocol, agent: str, channels: Sequence[str], text: str) -> Mapping[str, str] | None:
+    """Return the message of a judge's verdict for each channel; None without a panel.
+
+    A text with headers goes only to their channels, because it may have private parts.
+    """
+    if protocol.file.panel is None:
+        return None
+    headers, lowered = protocol.agent_spec(agent).headers, _same_length_lower(text)
+    addressed = [name for name in channels if len(channels) > 1 and _same_length_lower(headers[name]) in lowered]
+    return _split_at_headers(text, addressed, headers) if addressed else dict.fromkeys(channels, text)
 
 
 def _split_at_headers(text: str, channels: Sequence[str], headers: Mapping[str, str]) -> dict[str, str]:

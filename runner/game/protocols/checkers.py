@@ -73,7 +73,9 @@ def label_answer(checker: CheckerSettings, text: str, columns: Mapping[str, obje
     reference = columns[checker.column]
     if checker.by == "number":
         return int(abs(stated_number(text) - stated_number(str(reference))) <= Decimal(str(checker.tolerance)))
-    references = reference if isinstance(reference, (list, tuple)) else [reference]
+    references = list(reference) if isinstance(reference, (list, tuple)) else [reference]
+    # Parquet and JSON may store a whole number as 42.0.
+    references += [int(value) for value in references if isinstance(value, float) and value.is_integer()]
     return int(_normalize(text) in [_normalize(str(value)) for value in references])
 
 

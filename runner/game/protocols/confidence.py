@@ -54,6 +54,9 @@ MAX_VALUE = 80
 GAP = r"\s*_`~\"'"
 """White space and Markdown marks, for use in a character class of a regular expression."""
 
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u31f0-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""Characters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
+
 _VALUE = re.compile(
     r"(?P<open>[<(\[])?(?P<number>[0-9]{1,3}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?P<percent>[ \t]*(?:%|per ?cent\b))?"
     r"(?(open)[>)\]])"
@@ -103,8 +106,13 @@ def _probability(text: str) -> Decimal | None:
 
 @lru_cache
 def lenient_pattern(text: str, whole_words: bool = True) -> re.Pattern[str]:
-    """Return a regex for the text that allows white space and Markdown marks between its words and punctuation."""
-    return re.compile(r"(?<!\w)" + _pattern_with_gaps(text) + (r"(?!\w)" if whole_words else ""), re.IGNORECASE)
+    """Return a regex for the text that allows white space and Markdown marks between its words and punctuation.
+
+    It matches no part of a word, except in scripts without spaces between words.
+    """
+    letter = rf"[^\W{UNSPACED}]"
+    after = f"(?!{letter})" if whole_words else ""
+    return re.compile(f"(?<!{letter}){_pattern_with_gaps(text)}{after}", re.IGNORECASE)
 
 
 @lru_cache
@@ -115,4 +123,5 @@ def lenient_prefix(head: str) -> re.Pattern[str]:
 
 def _pattern_with_gaps(text: str) -> str:
     """Return a regular expression that matches the text, also with gaps between its words and punctuation marks."""
-    return f"[{GAP}]*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", text)))
+    parts = map(re.escape, re.findall(r"\w+|[^\w\s]", text))
+    return f"[{GAP}]*".join(part.replace(":", "[:：]") for part in parts)

@@ -115,7 +115,8 @@ def load_protocol(
     file = from_plain(ProtocolFile, layered.data)
     declares_verifier_first = "verifier_first" in layered.data.get("parameters", {})
     if not declares_verifier_first:  # the cycle starts as it is written
-        file = replace(file, parameters=replace(file.parameters, verifier_first=_starts_with_verifier(file)))
+        starts = any(file.agents[name].role == "verifier" for name in file.cycle[0].speak if name in file.agents)
+        file = replace(file, parameters=replace(file.parameters, verifier_first=starts))
     problems = list(_static_problems(file, layered))
     parameter_values = dict(parameters or {})
     problems.extend(_value_problems(parameter_values, where))
@@ -123,9 +124,15 @@ def load_protocol(
     if problems:
         raise SpecError(problems)
     paths = tuple(file.path for file in layered.read_files)
+    # A whole number may be written as 5.0 or 1e2.
+    whole_numbers = {
+        name: int(value)
+        for name, value in parameter_values.items()
+        if isinstance(value, float) and isinstance(getattr(file.parameters, name), int)
+    }
     return Protocol(
         file,
-        replace(file.parameters, **parameter_values),
+        replace(file.parameters, **{**parameter_values, **whole_numbers}),
         declares_verifier_first,
         paths=paths,
         places=_find_places(file, layered),
@@ -157,10 +164,6 @@ def _suggest_names(problems: Sequence[Problem], data: Mapping[str, object]) -> l
         else problem
         for problem in problems
     ]
-
-
-def _starts_with_verifier(file: ProtocolFile) -> bool:
-    return any(file.agents[name].role == "verifier" for name in file.cycle[0].speak if name in file.agents)
 
 
 def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Problem]:
@@ -288,7 +291,9 @@ def _agent_problems(file: ProtocolFile, layered: LayeredData, name: str) -> Iter
     headers = _problem_at(layered, "agents", name, "headers")
     order = _problem_at(layered, "agents", name, "channel_order")
     texts = [text.lower() for text in agent.headers.values()]
-    if len(set(texts)) < len(texts):
+    if not all(map(str.strip, texts)):
+        yield headers("a header is blank; write the text that starts the message")
+    elif len(set(texts)) < len(texts):
         yield headers("two channels have the same header; change one")
     elif any(shorter in longer for i, shorter in enumerate(texts) for j, longer in enumerate(texts) if i != j):
         yield headers("one header is part of another, so answers cannot be split at headers; change one")

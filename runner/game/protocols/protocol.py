@@ -118,10 +118,6 @@ class Protocol:
             return replace(self, exchanges_stances=True)
         return replace(self, parameters=replace(self.parameters, randomize_prover_stance=True))
 
-    def with_rounds(self, rounds: int) -> Protocol:
-        """Return the protocol with another number of rounds."""
-        return replace(self, parameters=replace(self.parameters, max_message_rounds=rounds))
-
     def place(self, key: str) -> Place:
         """Return the place of an agent, channel or step, such as `cycle.0`, in the protocol's files, for a message."""
         return self.places.get(key) or Place(f"{self.name}.yaml")

@@ -23,6 +23,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 
+from runner.game.protocols.confidence import UNSPACED
+
 Span = tuple[int, int]
 """The start and the end of a part of a text, as offsets of characters."""
 
@@ -220,9 +222,6 @@ _EMPTY = _BREAK * 2
 _IGNORED = re.compile(f"[{_INVISIBLE}]+")
 _SPACE = re.compile(r"\s+")
 
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u31f0-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-"""Characters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
-
 
 @cache
 def _token_pattern(*, is_ascii: bool) -> re.Pattern[str]:
@@ -234,7 +233,7 @@ def _token_pattern(*, is_ascii: bool) -> re.Pattern[str]:
         return re.compile(r"[A-Za-z0-9]++(?:(?:'|(?<=[0-9])[.,](?=[0-9]))[A-Za-z0-9]++)*+|.", re.DOTALL)
     # The negative lookahead is fast, while the large classes are slow.
     accent = rf"(?![\x00-\x7f])[{_accents()}]"
-    letters = rf"(?:[A-Za-z0-9]++|(?![\x00-\x7f])[^\W_{_UNSPACED}])++"
+    letters = rf"(?:[A-Za-z0-9]++|(?![\x00-\x7f])[^\W_{UNSPACED}])++"
     word = f"{letters}(?:(?:{accent})++(?:{letters})?+)*+"
     return re.compile(rf"{word}(?:(?:'|(?<=\d)[.,](?=\d)){word})*+|.(?:{accent})*+", re.DOTALL)
 

@@ -218,5 +218,5 @@ def rounds_without_waste(protocol: Protocol) -> list[int]:
 
 
 def _has_no_waste(protocol: Protocol, rounds: int) -> bool:
-    variant = protocol.with_rounds(rounds)
+    variant = replace(protocol, parameters=replace(protocol.parameters, max_message_rounds=rounds))
     return any(map(variant.can_ever_decide, range(rounds))) and not messages_without_influence(variant)

@@ -194,9 +194,7 @@ class Parameters:
 
     max_message_rounds: int = option("Maximum number of rounds of a game.", default=8, minimum=1, maximum=MAX_ROUNDS)
     min_message_rounds: int = option(
-        "Ignore verdicts before round `min_message_rounds - 1` (the first round is 0).",
-        default=1,
-        minimum=1,
+        "Ignore verdicts before round `min_message_rounds - 1` (the first round is 0).", default=1, minimum=1
     )
     verifier_first: bool = option(
         "true: the cycle starts with the verifier's first step. false: with the first step of other agents. If the "
@@ -284,8 +282,8 @@ class ProtocolFile:
     )
     panel: Panel | None = option(
         "Several verifiers decide together, as the judges of a panel. Each gives one verdict, is then not asked again, "
-        "and is rewarded for its own verdict. Its answer is a message in the channels of its step. The game ends when "
-        "every judge has decided, or after the last round.",
+        "and is rewarded for its own verdict. Its answer is a message in the channels of its step, or in those whose "
+        "headers it has. The game ends when every judge has decided, or after the last round.",
         default=None,
         example={"rule": "majority"},
     )

@@ -18,7 +18,9 @@ MIN_CLAIMS: Final = 2
 CLAIM_MARKER: Final = "Claim"
 """The word before the number of a sub-claim."""
 
-_CLAIM = re.compile(rf"^[{GAP}>#+-]*{CLAIM_MARKER}[ \t]*([0-9]{{1,3}})[{GAP}]*:[ \t*_]*", re.IGNORECASE | re.MULTILINE)
+_MARKS = rf"{GAP}>#+-"
+_CLAIM = re.compile(rf"(?:\A|(?<=[^{_MARKS}]))([{_MARKS}]*+){CLAIM_MARKER}[ \t]*([0-9]{{1,3}})[{GAP}]*:", re.IGNORECASE)
+"""Matches a claim with all marks before it, so that the time is linear. They must contain the start of a line."""
 _EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
 _FENCE = re.compile(r"\A(?:```|~~~)[^\n]*\n(.*?)\n?(?:```|~~~)\s*\Z", re.DOTALL)
 
@@ -121,9 +123,9 @@ def stated_estimates(text: str, count: int | None) -> tuple[float, ...]:
 
 def _numbered_parts(text: str) -> list[tuple[int, str]]:
     """Return the number of each claim and the text after it, up to the next claim or an empty line."""
-    matches = list(_CLAIM.finditer(text))
-    ends = [match.start() for match in matches[1:]]
+    matches = [match for match in _CLAIM.finditer(text) if match.start() == 0 or "\n" in match[1]]
+    ends = [match.start() + match[1].index("\n") for match in matches[1:]]
     return [
-        (int(match[1]), _EMPTY_LINE.split(text[match.end() : end].strip(), 1)[0].strip())
+        (int(match[2]), _EMPTY_LINE.split(text[match.end() : end].lstrip(" \t*_").strip(), 1)[0].strip())
         for match, end in zip(matches, [*ends, len(text)], strict=False)
     ]

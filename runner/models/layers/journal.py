@@ -12,13 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from runner.base.errors import (
-    BudgetExhausted,
-    CallError,
-    JournalError,
-    ProviderRefusal,
-    SeveralRefusedError,
-)
+from runner.base.errors import BudgetExhausted, CallError, JournalError, ProviderRefusal, SeveralRefusedError
 from runner.game.prompts.chat import ChatMessage
 from runner.models.answers import split_choices, with_own_choice, without_body
 from runner.models.call_events import NO_EVENTS, CallEvents

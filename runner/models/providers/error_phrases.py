@@ -34,6 +34,7 @@ NO_MONEY = _any_of(
     r"insufficient[_ ](?:quota|balance|credits?|funds)", r"exceeded your current quota", r"billing[_ ]hard[_ ]limit",
     r"billing[_ ]not[_ ]active", r"credit balance is too low", r"requires more credits", r"budget has been exceeded",
     r"exceeded ?budget", r"crossed budget", r"BudgetExceededError", r"out of call volume quota",
+    r"reached your specified .{0,20}usage limits", r"used all available credits", r"run out of credits",
 )  # fmt: skip
 """The account has no money or quota left."""
 
@@ -54,7 +55,7 @@ CONTEXT_TOO_LONG = _any_of(
 )  # fmt: skip
 """The prompt, or the prompt and the answer together, are longer than the model's context."""
 
-_NUMBER = r"(\d+(?:,\d{3})*)"
+_NUMBER = r"(\d{1,9}(?:,\d{3}){0,3})"
 _CONTEXT_LENGTH = re.compile(rf"maximum context length is {_NUMBER}", re.IGNORECASE)
 _ANSWER_LENGTH = re.compile(
     rf"is too large: {_NUMBER}|requested {_NUMBER} output tokens|{_NUMBER} in (?:the|your) (?:output|completion)",
@@ -68,7 +69,7 @@ POLICY = _any_of(
     r"ContentPolicyViolationError", r"ResponsibleAIPolicyViolation", r"content_policy_violation",
     r"content management policy", r"content filtering policy", r"result of (?:our|the) safety system",
     r"violating our usage policy", r"content exists risk", r"data_inspection_failed", r"may contain inappropriate",
-    r"your input was flagged",
+    r"your input was flagged", r"violates usage guidelines",
 )  # fmt: skip
 """A content policy forbids the prompt."""
 
@@ -100,6 +101,9 @@ Because all games have the same order and roles, the refusal concerns the whole 
 
 SYSTEM_ROLE = _any_of(r"system (?:role|message|prompt)s? (?:is |are )?(?:not|un)[ -]?(?:supported|allowed)")
 """The chat template accepts no system message at all."""
+
+KEY = _any_of(r"API key not valid", r"incorrect API key")
+"""The server does not accept the key."""
 
 KEY_OF_PROXY = _any_of(r"litellm\.AuthenticationError")
 """The provider behind a proxy does not accept the proxy's own key."""

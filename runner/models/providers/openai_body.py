@@ -32,8 +32,5 @@ def chat_completions_body(
 def response_schema(schema: Mapping[str, object]) -> dict[str, object]:
     """Return the parameters for an answer in JSON that follows a schema."""
     return {
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "answer", "strict": True, "schema": schema},
-        }
+        "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
     }

@@ -63,7 +63,8 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def error_detail(body: object) -> dict[str, object]:
-    """Return the `error` object of an error's body."""
+    """Return the `error` object of an error's body. Gemini puts the body into a list."""
+    body = body[0] if isinstance(body, list) and body else body
     detail = body.get("error", body) if isinstance(body, dict) else {}
     return detail if isinstance(detail, dict) else {}
 
@@ -148,7 +149,7 @@ class _Error:
         if has_rate_code or (self.status == 413 and self.is_rate_limit):
             return True
         is_server_fault = self.status >= 500 and not self.is_about_template
-        return self.status in (408, 409, 425, 429) or is_server_fault or self.status < 300
+        return self.status in (408, 409, 425, 429, 498) or is_server_fault or self.status < 300
 
     @property
     def is_about_template(self) -> bool:
@@ -169,7 +170,7 @@ class _Error:
     @property
     def is_about_key(self) -> bool:
         """Whether the server does not accept the key."""
-        return self.status == 401 or bool(self.codes & KEY_CODES)
+        return self.status == 401 or bool(self.codes & KEY_CODES) or self.matches(phrases.KEY, (400,))
 
     @property
     def is_malformed(self) -> bool:

@@ -307,13 +307,7 @@ class Agent:
         return self._parse(text, round_, answer_count, states_confidence=self.states_confidence)
 
     def _parse(
-        self,
-        text: str,
-        round_: int,
-        answer_count: int | None,
-        *,
-        states_confidence: bool,
-        limits_words: bool = True,
+        self, text: str, round_: int, answer_count: int | None, *, states_confidence: bool, limits_words: bool = True
     ) -> ParsedAnswer:
         marker, max_words = self.agent_spec.scratchpad, self.agent_params.max_response_words
         text = text[visible_start(text, marker) :].lstrip() if marker is not None else text
@@ -671,6 +665,10 @@ class Agent:
         return self._chat(observation, self.protocol_handler.first_active_round(self.agent_name) or 0)
 
 
+_USABLE_REASONS = ("stop", "length", "eos", "eos_token")
+"""The finish reasons of usable answers. Together and old versions of TGI send `eos` and `eos_token` for `stop`."""
+
+
 def _usable_text(choice: Choice, settings: ModelSettings, group: str) -> str:
     """Return the text of an answer of a model group, after checking that the answer is complete.
 
@@ -681,7 +679,7 @@ def _usable_text(choice: Choice, settings: ModelSettings, group: str) -> str:
     """
     if choice.finish_reason == "content_filter" or choice.refusal:
         raise ContentFilterError(choice.refusal or "the content filter cut the answer")
-    if choice.finish_reason not in ("stop", "length"):
+    if choice.finish_reason not in _USABLE_REASONS:
         raise UnknownFinishReasonError(f"the answer ended with finish_reason {choice.finish_reason!r}")
     if choice.text is None:
         hint = f": {settings.limit_advice(group)}" if choice.finish_reason == "length" else ""

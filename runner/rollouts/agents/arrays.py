@@ -19,16 +19,9 @@ from runner.rollouts.agents.nested_arrays import Array, NestedArrayDict, stacked
 from runner.spec.datasets.loader import Datapoint
 
 __all__ = [
-    "HISTORIES",
-    "NestedArrayDict",
-    "arrays_from_rounds",
-    "check_columns",
-    "is_missing",
-    "rounds_from_arrays",
-    "stacked",
-    "timesteps",
-    "write_round",
-]
+    "HISTORIES", "NestedArrayDict", "arrays_from_rounds", "check_columns", "is_missing", "rounds_from_arrays",
+    "stacked", "timesteps", "write_round",
+]  # fmt: skip
 
 HISTORIES = ("message_history", "message_agent_id", "raw_message_history")
 

@@ -195,12 +195,7 @@ class DirectAgent(Agent):
         )
 
     def _turn(
-        self,
-        histories: tuple[Any, Any, Any],
-        round_: int,
-        seed: int,
-        prover_stance: int,
-        columns: Mapping[str, object],
+        self, histories: tuple[Any, Any, Any], round_: int, seed: int, prover_stance: int, columns: Mapping[str, object]
     ) -> Observation:
         """Return the observation of a round, from a game's histories and columns. Columns that are None are omitted."""
         from runner.rollouts.agents.arrays import rounds_from_arrays

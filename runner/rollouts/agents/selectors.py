@@ -32,7 +32,7 @@ MAX_SCORE = 10
 """The highest score of a critic."""
 
 _NUMBER = {
-    "preference": re.compile(r"best[\s*_]*:[\s*_]*#?(\d{1,3})(?![\d.])", re.IGNORECASE),
+    "preference": re.compile(r"best[\s*_]*:[\s*_]*#?(\d{1,3})(?!\d|\.\d)", re.IGNORECASE),
     "critic": re.compile(r"score[\s*_]*:[\s*_]*(\d{1,2}(?:\.\d+)?)(?!\d)", re.IGNORECASE),
     "function": re.compile(r"(\d{1,3})\Z"),
 }

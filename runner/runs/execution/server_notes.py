@@ -112,6 +112,13 @@ class ServerProblemDetector:
             )
         if any(choice.text is None and choice.finish_reason == "length" for choice in completion.choices):
             self.note(f"{group}: {settings.limit_advice(group)}")
+        texts = [choice.text or "" for choice in completion.choices]
+        # Some chat templates put the opening tag into the prompt.
+        if any("</think>" in text or text.lstrip().startswith("<think>") for text in texts):
+            self.note(
+                f"answers of {group} contain the model's thoughts (<think>), so other agents see them, and verdicts in "
+                "them count; turn thinking off, or start the server with its reasoning parser"
+            )
         self._compare_models(group, completion)
         if completion.from_cache:
             return

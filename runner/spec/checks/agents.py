@@ -11,7 +11,10 @@ from runner.base.text import comma_join, did_you_mean
 from runner.documents.dataclass_schema import from_plain
 from runner.documents.merged_data import LayeredData
 from runner.game.protocols.answer_parser import DecisionFormat, verdict_of
+from runner.game.protocols.answer_verdicts import ANSWER_MARKER, display_marker
+from runner.game.protocols.ballot import OPEN
 from runner.game.protocols.protocol import Decision, Protocol
+from runner.game.protocols.statements import CLAIM_MARKER
 from runner.spec.sound_spec import SoundSpec
 
 
@@ -79,11 +82,16 @@ def panel_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec) -
 _SECTION = "decision_format"
 
 
-def decision_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> Iterator[Problem]:
+def decision_problems(
+    layered: LayeredData, protocol: Protocol | None, sound: SoundSpec, *, saved: bool
+) -> Iterator[Problem]:
     """Yield a problem for each verdict that no answer can express. The spec of a saved run (`saved`) is not checked."""
     if saved or any(key.startswith(_SECTION) for key in sound.broken):
         return
     format_ = from_plain(DecisionFormat, sound.section(_SECTION))
+    if protocol is not None:
+        for name in protocol.agent_names:
+            yield from _form_problems(protocol, name, format_)
     texts = {Decision.ACCEPT: format_.accept, Decision.REJECT: format_.reject}
     parsed = {verdict: verdict_of(text, format_) for verdict, text in texts.items()}
     unmarked = [texts[verdict] for verdict, parsed_verdict in parsed.items() if parsed_verdict is Decision.NONE]
@@ -105,3 +113,27 @@ def decision_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) ->
             f"an answer that contains {texts[verdict]!r} also contains {texts[Decision(1 - verdict)]!r}, so no verdict "
             f"would be {key}; choose two texts such that neither is part of the other",
         )  # fmt: skip
+
+
+_STATED = {"answer": ANSWER_MARKER, "claims": CLAIM_MARKER, "estimates": CLAIM_MARKER}
+"""The text that a statement of each kind needs."""
+
+
+def _form_problems(protocol: Protocol, name: str, format_: DecisionFormat) -> Iterator[Problem]:
+    """Yield a problem if the scratchpad of an agent cuts a text that its answers need, or a header is a verdict."""
+    agent, key = protocol.agent_spec(name), f"agents.{name}"
+    steps = [step for step in protocol.file.cycle if name in step.speak]
+    headers = [
+        (agent.headers[channel], step.may_decide and agent.role == "verifier")
+        for step in steps
+        for channel in (step.speak[name] if len(step.speak[name]) > 1 else ())
+    ]
+    verdicts = (display_marker(format_.marker),) if protocol.lists_answers else (format_.accept, format_.reject)
+    needed = [header for header, _ in headers] + [_STATED[step.states] for step in steps if step.states is not None]
+    needed += verdicts if agent.role == "verifier" else (ANSWER_MARKER,) if agent.stance == OPEN else ()
+    for text in [text for text in needed if agent.scratchpad is not None and agent.scratchpad in text][:1]:
+        message = f"{agent.scratchpad!r} is part of {text!r}, which must follow the private notes; choose another text"
+        yield Problem(protocol.place(key), f"{key}.scratchpad", message)
+    for text in [text for text, decides in headers if decides and format_.marker.lower() in text.lower()][:1]:
+        message = f"the header {text!r} contains the marker of a verdict, {format_.marker!r}; choose another header"
+        yield Problem(protocol.place(key), f"{key}.headers", message)

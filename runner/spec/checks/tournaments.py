@@ -22,10 +22,7 @@ def count_pairings(experiment: Experiment, settings: TournamentSettings, protoco
 
 
 def tournament_problems(
-    experiment: Experiment,
-    protocol: Protocol,
-    prompts: PromptSet,
-    player_prompts: Mapping[str, PromptSet],
+    experiment: Experiment, protocol: Protocol, prompts: PromptSet, player_prompts: Mapping[str, PromptSet]
 ) -> Iterator[tuple[str, str]]:
     """Yield the key and the message of each problem of the section `tournament`."""
     settings = experiment.tournament

@@ -75,6 +75,31 @@ def repeated_columns(path: Path, width: int) -> list[str]:
     return read_with(path, find) or []
 
 
+def count_commented_rows(path: Path, width: int, count: int) -> int:
+    """Return how many rows below the header start with `#` and are not among the `count` rows that DuckDB read.
+
+    `width` is the number of fields of DuckDB's header.
+    """
+
+    def find(file: TextIOWrapper) -> int:
+        has_comments = any(line.startswith("#") for line in file)
+        for delimiter in _delimiters(path) if has_comments else ():
+            file.seek(0)
+            rows = (row for row in csv.reader(file, delimiter=delimiter) if row)
+            if any(len(row) == width for row in rows):  # up to the header
+                starts = [row[0][:1] for row in rows]
+                return min(starts.count("#"), len(starts) - count)
+        return 0
+
+    return max(read_with(path, find) or 0, 0)
+
+
+def has_mixed_line_ends(path: Path) -> bool:
+    """Return whether some lines of a file end with CRLF and others with LF, which DuckDB cannot read."""
+    with open_to_read(path) as file:
+        return len({line.endswith(b"\r\n") for line in file if line.endswith(b"\n")}) > 1
+
+
 def unclosed_quote(path: Path) -> LineProblem | None:
     """Return the first row with a quoted text that is not closed; None if there is none.
 

@@ -24,15 +24,7 @@ from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.datasets.explode import ROW_NUMBER, added_column_types, columns_after_exploding, explode_rows
 from runner.spec.datasets.labels import SKIP, contradictory_words, label_problems, parse_label
 from runner.spec.datasets.limits import Meter, TooLarge
-from runner.spec.datasets.reader import (
-    HUB,
-    Table,
-    Unreadable,
-    check_not_ragged,
-    hub_file,
-    read_table,
-    rename_columns,
-)
+from runner.spec.datasets.reader import HUB, Table, Unreadable, check_not_ragged, hub_file, read_table, rename_columns
 from runner.spec.datasets.selection import select_datapoints
 from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.datasets.subprocess import TaskFailed, TaskLimitExceeded, run_in_subprocess
@@ -163,15 +155,19 @@ def _read_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) -> tupl
     if not table.rows:
         raise _error(place_of, "the file has no rows", "dataset.path")
     _check_names(table, settings, place_of)
-    file_columns = table.columns
+    file_columns, listed = table.columns, comma_join(table.columns)
     table = rename_columns(table, settings.columns)
     missing = [
         Problem(
             place_of("dataset.columns" if settings.columns else "dataset.path"),
             "dataset",
-            f"the file has no column {name!r}"
-            f"{did_you_mean(name, file_columns) or f'; it has {comma_join(file_columns)}.'} "
-            f"Map one of its columns with dataset.columns.{name}=COLUMN" + _HINT_IF_MISSING[name],
+            (
+                f"dataset.columns renames the column {name!r}. "
+                if name in file_columns
+                else f"the file has no column {name!r}{did_you_mean(name, file_columns) or f'; it has {listed}.'} "
+            )
+            + f"Map one of its columns with dataset.columns.{name}=COLUMN"
+            + _HINT_IF_MISSING[name],
         )
         for name in required
         if name not in table.columns
@@ -401,7 +397,7 @@ def _row_problems(
         yield Problem(place, "dataset", f"duplicate ids: {list_some(duplicates)}; ids must be unique")
     for message in label_messages:
         yield Problem(place, "dataset.labels", message)
-    for name in columns:
+    for name in ("id", *columns):
         problem = next((text for row in rows if (text := _value_problem(name, row[name]))), None)
         if problem is not None:
             yield Problem(place, "dataset", problem)

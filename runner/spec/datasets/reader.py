@@ -7,6 +7,7 @@ see. So this module reads values without types, and a filter runs on a separate 
 
 from __future__ import annotations
 
+import json
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_LE
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -23,8 +24,16 @@ from runner.base.package_data import is_file
 from runner.base.problems import Place, Problem
 from runner.base.storage.duckdb_connections import borrow_connection, duckdb_literal, duckdb_pattern
 from runner.base.storage.safe_files import open_to_read
-from runner.base.text import comma_join, did_you_mean
-from runner.spec.datasets.csv_errors import LineProblem, ragged_line, repeated_columns, skipped_line, unclosed_quote
+from runner.base.text import comma_join, counted, did_you_mean
+from runner.spec.datasets.csv_errors import (
+    LineProblem,
+    count_commented_rows,
+    has_mixed_line_ends,
+    ragged_line,
+    repeated_columns,
+    skipped_line,
+    unclosed_quote,
+)
 from runner.spec.datasets.limits import CELL_BYTES, Meter
 from runner.spec.datasets.settings import DatasetLimits, DatasetSettings
 from runner.spec.datasets.subprocess import run_in_subprocess
@@ -121,6 +130,23 @@ def _read_json(path: Path, meter: Meter) -> Table:
     return Table([{name: row.get(name) for name in columns} for row in rows], tuple(columns), file_hash(path))
 
 
+def _parse_json(text: bytes | str) -> Any:
+    """Parse JSON. Integers of more than 64 bits become texts, because floats would not have all of their digits."""
+    data = orjson.loads(text)
+    return json.loads(text, parse_int=_parse_integer) if _has_large_float(data) else data
+
+
+def _parse_integer(digits: str) -> int | str:
+    return int(digits) if -(1 << 63) <= int(digits) < 1 << 64 else digits
+
+
+def _has_large_float(value: Any) -> bool:
+    if isinstance(value, float):
+        return abs(value) >= 1 << 63
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(map(_has_large_float, values))
+
+
 def _read_json_lines(path: Path, meter: Meter) -> list[Any] | None:
     """Return the value in each line of a file, without importing DuckDB; None if DuckDB must read the file."""
     rows: list[Any] = []
@@ -133,7 +159,7 @@ def _read_json_lines(path: Path, meter: Meter) -> list[Any] | None:
             if not line.strip(b" \t\r\n"):
                 continue
             try:
-                rows.append(orjson.loads(line))
+                rows.append(_parse_json(line))
             except orjson.JSONDecodeError:
                 return None
             meter.check_shape(len(rows), 1)
@@ -151,7 +177,7 @@ def _read_json_with_duckdb(path: Path, meter: Meter) -> list[Any]:
                 [duckdb_pattern(path), json_format(path)],
             )
             while texts := cursor.fetchmany(BATCH_ROWS):
-                rows.extend(orjson.loads(text) for (text,) in texts)
+                rows.extend(_parse_json(text) for (text,) in texts)
                 meter.check_shape(len(rows), 1)
     except (_duckdb.Error, orjson.JSONDecodeError) as error:
         raise SpecError([_find_broken_line(path, error)]) from error
@@ -245,6 +271,8 @@ def _read_csv(path: Path, meter: Meter) -> Table:
             raise _line_error(path, unclosed) from error
         check_not_ragged(path)
         message = " ".join(str(error).splitlines()[:2])  # the line number and the reason
+        if has_mixed_line_ends(path):
+            message = "some lines end with CRLF and others with LF; save the file with the same line ends everywhere"
         raise SpecError([_problem(path, message)]) from error
     skipped = skipped_line(path, len(columns))
     if skipped is not None:
@@ -257,6 +285,10 @@ def _read_csv(path: Path, meter: Meter) -> Table:
         "on; give each column its own name"
         for name in repeated_columns(path, len(columns))
     )
+    if commented := count_commented_rows(path, len(columns), len(rows)):
+        notes += (
+            f"{path.name}: {counted(commented, 'row')} not used, since # starts a comment; put such values in quotes",
+        )
     return Table(rows, columns, file_hash(path), labels_are_text=True, notes=notes)
 
 

@@ -129,6 +129,7 @@ LETTER_VERDICTS = [
     ("Decision: D is right", 3),
     ("Decision: B\nDecision: B", 1),
     ("Decision:\n\nB", 1),
+    ("我的Decision：B。", 1),
 ]
 
 

@@ -146,6 +146,23 @@ def test_private_notes_of_a_judge_are_not_delivered_with_its_verdict() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        ("Aloud: Decision: accept\nAside: It lies.", {"main": "Aloud: Decision: accept", "bench": "Aside: It lies."}),
+        ("Aside: It lies.\nDecision: accept", {"bench": "Aside: It lies.\nDecision: accept"}),
+        ("Decision: accept", {"main": "Decision: accept", "bench": "Decision: accept"}),
+    ],
+)
+def test_verdict_with_headers_is_delivered_only_in_their_channels(text: str, messages: Mapping[str, str]) -> None:
+    headers = "human_name: Judge_1, headers: {main: 'Aloud:', bench: 'Aside:'}"
+    protocol = load_text(
+        PANEL_PROTOCOL.replace("human_name: Judge_1", headers).replace("first: [bench]", "first: [main, bench]")
+    )
+    parsed = make_agent(protocol, "first", attempts=1).parse(text, 1)
+    assert (parsed.decision, parsed.messages) == (1, messages)
+
+
 def test_judges_are_paid_for_their_own_verdicts_and_provers_for_the_panels() -> None:
     decisions = {"first": 0, "second": 0, "third": 1}
     game, _ = play_with(load_panel(), lambda name, _: decisions[name], label=1)

@@ -12,7 +12,7 @@ from runner.base.errors import (
     NotAllActiveChannelsInResponseError,
     SpecError,
 )
-from runner.game.protocols.answer_parser import parse_answer
+from runner.game.protocols.answer_parser import DecisionFormat, parse_answer, verdict_of
 from runner.game.protocols.loader import builtin_names, load_protocol
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rounds import episode_rewards
@@ -120,6 +120,20 @@ def test_lenient_format_accepts_markup_but_not_two_verdicts(text: str, decision:
             parse_answer(protocol, "verifier", 0, text, LENIENT)
     else:
         assert parse_answer(protocol, "verifier", 0, text, LENIENT).decision == decision
+
+
+@pytest.mark.parametrize(
+    ("text", "decision"),
+    [
+        ("最终决定: 接受。", Decision.ACCEPT),
+        ("我的最终决定：**拒绝**了", Decision.REJECT),
+        ("我决定问:为什么？", Decision.NONE),
+        ("最终决定:不接受", None),
+    ],
+)
+def test_lenient_format_finds_verdicts_in_scripts_without_spaces(text: str, decision: Decision | None) -> None:
+    chinese = DecisionFormat(marker="决定:", accept="决定: 接受", reject="决定: 拒绝", lenient=True)
+    assert verdict_of(text, chinese) == decision
 
 
 MUST_DECIDE = """\

@@ -20,6 +20,11 @@ def make_place(key: str) -> Place:
     return Place(key)
 
 
+def test_whole_number_may_be_written_with_a_decimal_point_or_an_exponent() -> None:
+    protocol = load_protocol("nip", {"max_message_rounds": 1e1, "min_message_rounds": 3.0})
+    assert (repr(protocol.max_message_rounds), repr(protocol.min_message_rounds)) == ("10", "3")
+
+
 # Mistakes in a protocol file
 
 
@@ -50,6 +55,8 @@ def make_place(key: str) -> Place:
             "4:3: agents.speaker.headers: speaker speaks in 2 channels at once and has no header for 'main'; add one"]),
         ("human_name: Speaker", "human_name: Speaker, headers: {mian: 'X:'}", [
             "4:48: agents.speaker.headers: no channel 'mian'; did you mean 'main'?"]),
+        ("human_name: Speaker", "human_name: Speaker, headers: {main: 'X:', back_room: ' '}", [
+            "4:48: agents.speaker.headers: a header is blank; write the text that starts the message"]),
         ("human_name: Speaker", "human_name: Speaker, headers: {main: 'X:', back_room: 'x:'}", [
             "4:48: agents.speaker.headers: "]),
         ("human_name: Speaker", "human_name: Speaker, channel_order: [mian]", [

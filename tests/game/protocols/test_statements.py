@@ -68,6 +68,11 @@ def test_wrong_number_of_sub_claims_is_an_error(text: str) -> None:
         stated_texts(text, "claims", 2)
 
 
+def test_sub_claims_may_have_any_marks_and_many_empty_lines_between_them() -> None:
+    text = "Plan\n---\n**Claim 1:** a\n***\n" + "> \n" * 300_000 + "> ## Claim 2: b; no claim 3: c"
+    assert stated_texts(text, "claims", 4) == ("a", "b; no claim 3: c")
+
+
 def test_each_sub_claim_needs_exactly_one_probability() -> None:
     assert stated_estimates("Claim 2: 0.25, as it may be\n**Claim 1**: 80%", 2) == (0.8, 0.25)
     assert stated_estimates("Claim 1: 1\nClaim 2: 0\nClaim 3: 5 %", None) == (1.0, 0.0, 0.05)
@@ -98,6 +103,7 @@ def test_texts_are_compared_after_normalization_and_numbers_within_the_tolerance
         assert label_answer(exact, text, {"target": "paris"}) == label, text
     assert label_answer(exact, "two", {"target": ["2", "Two"]}) == 1
     assert label_answer(exact, "7", {"target": 7}) == 1
+    assert [label_answer(exact, text, {"target": [7.0, 2.5]}) for text in ("7", "7.0", "2.5", "2")] == [1, 1, 1, 0]
     number = CheckerSettings(by="number", column="target")
     assert [label_answer(number, text, {"target": "0.3"}) for text in ("0.30", "0.1", "0.31")] == [1, 0, 0]
     near = CheckerSettings(by="number", column="target", tolerance=0.01)

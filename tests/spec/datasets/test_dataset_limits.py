@@ -190,6 +190,22 @@ def test_comments_and_blank_lines_may_precede_the_header(tmp_path: Path, above: 
     assert datapoint_ids(load(tmp_path, f"{above}id,label,text\na,0,x\nb,1,y\n", "d.csv")) == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("rows", "ids", "note"),
+    [
+        ("#1,1,one\n#2,0,two\n3,1,three\n4,0,four\n", ["3", "4"], "2 rows not used"),
+        ("a,0,x\n# old\nb,1,y\n", ["a", "b"], "1 row not used"),
+        ('"#1",0,x\nb,1,"y\n# z, not a comment"\n', ["#1", "b"], ""),
+    ],
+)
+def test_rows_that_count_as_comments_are_noted(tmp_path: Path, rows: str, ids: list[str], note: str) -> None:
+    dataset = load(tmp_path, f"id,label,text\n{rows}", "d.csv")
+    assert datapoint_ids(dataset) == ids
+    assert [line.startswith(f"d.csv: {note}, since # starts a comment") for line in dataset.notes] == [True] * bool(
+        note
+    )
+
+
 @pytest.mark.parametrize("header", ["id,label,text,text", "# ours\nid;label;text;text", '"id","label",text,"text"'])
 def test_columns_with_the_same_name_are_noted(tmp_path: Path, header: str) -> None:
     rows = "a,0,x,1\nb,1,y,2\n".replace(",", ";" if ";" in header else ",")

@@ -34,10 +34,27 @@ def test_booleans_are_labels(tmp_path: Path) -> None:
     assert [(type(point.label), point.label) for point in points] == [(int, 0), (int, 1)]
 
 
+@pytest.mark.parametrize("rows", ["a,0,x\r\nb,1,y\n", "a,0,x\nb,1,y\r\n"])
+def test_csv_file_with_mixed_line_ends_is_refused_with_the_reason(tmp_path: Path, rows: str) -> None:
+    message = read_load_error(tmp_path, f"id,label,text\n{rows}".encode(), "d.csv")
+    assert "some lines end with CRLF and others with LF; save the file with the same line ends everywhere" in message
+
+
 @pytest.mark.parametrize("row_id", [None, ""])
 def test_error_for_rows_without_an_id_names_their_numbers(tmp_path: Path, row_id: str | None) -> None:
     message = read_load_error(tmp_path, jsonl(A, {**B, "id": row_id}, {**B, "id": row_id}))
     assert message == "dataset.path: rows without an id: 2, 3; set dataset.ids=rows"
+
+
+def test_error_for_a_renamed_required_column_names_the_key(tmp_path: Path) -> None:
+    message = read_load_error(tmp_path, jsonl(A, B), columns={"text": "id"})
+    assert "dataset.columns renames the column 'id'. Map one of its columns with dataset.columns.id=COLUMN" in message
+
+
+@pytest.mark.parametrize(("row_id", "problem"), [("'NaN'::DOUBLE", "NaN or infinity"), ("'a'::BLOB", "bytes")])
+def test_id_that_is_not_a_text_or_a_number_is_refused(tmp_path: Path, row_id: str, problem: str) -> None:
+    write_parquet(tmp_path, f"SELECT {row_id} id, 0 \"label\", 'first' text")
+    assert f"column 'id' contains {problem}" in read_load_error(tmp_path, name="d.parquet")
 
 
 def test_duplicate_ids_are_named(tmp_path: Path) -> None:

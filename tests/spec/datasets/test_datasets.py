@@ -109,6 +109,17 @@ def test_text_inside_lists_and_mappings_is_unchanged(tmp_path: Path, value: Any)
     assert first.columns["text"] == second.columns["text"] == value
 
 
+@pytest.mark.parametrize("name", ["d.jsonl", "d.json"])
+def test_integer_of_more_than_64_bits_keeps_its_digits(tmp_path: Path, name: str) -> None:
+    numbers = [2**64 - 1, 2**64, -(2**63) - 1, 10**30 + 1, 1.5e30]
+    rows = [{"id": 10**25 + i, "label": 0, "text": [number]} for i, number in enumerate(numbers)]
+    points = load(tmp_path, json.dumps(rows) if name == "d.json" else jsonl(*rows), name).datapoints
+    texts = [numbers[0], *map(str, numbers[1:4]), 1.5e30]
+    assert [(point.id, point.columns["text"]) for point in points] == [
+        (str(10**25 + i), [text]) for i, text in enumerate(texts)
+    ]
+
+
 @pytest.mark.parametrize("text", ["2024-01-01", "12:30:00", "550e8400-e29b-41d4-a716-446655440000", "yes", "T", "true"])
 def test_text_in_csv_is_unchanged(tmp_path: Path, text: str) -> None:
     dataset = load(tmp_path, f"id,label,text\na,0,{text}\nb,1,{text}\n", "d.csv")
