@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.game.protocols.protocol import Decision
 from tests.browser.conftest import PageOpener
+from tests.compatibility.old import FIXTURES
 from tests.support.report_pages import report
 from tests.support.runs import only_run, run_spec, table
 from tests.support.specs import spec_file
@@ -70,6 +71,22 @@ def test_filter_and_search_narrow_the_list_and_are_stored_in_the_url(
     assert read_count(fresh_page) == filtered_count
     assert fresh_page.get_by_role("button", name="Right").get_attribute("aria-pressed") == "true"
     assert fresh_page.get_by_role("searchbox").input_value() == "p1"
+
+
+def test_column_filter_compares_values_as_the_list_shows_them(open_watched: PageOpener, tmp_path: Path) -> None:
+    lost = {"rollouts": {"max_transport_failed": 1.0}, "retry": {"transient": {"attempts": 1}}}
+    run_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", size=2, fine_tune=None, **lost), tmp_path / "results")
+    lost_path, old_path = tmp_path / "lost.html", tmp_path / "old.html"
+    lost_path.write_bytes(report(only_run(tmp_path / "results")))
+    old_path.write_bytes(report(FIXTURES / "results" / "runs" / "served-c534600bdb"))
+    for path, condition, games in (
+        (old_path, "correct,=,right", "7 of 12 games"),
+        (old_path, "latency_ms,>,0.005", "8 of 12 games"),  # the column shows seconds
+        (old_path, "tokens,<,1%252C000", "12 of 12 games"),
+        (lost_path, "outcome,=,transport failed", "2 of 2 games"),
+        (lost_path, "correct,~,failed", "2 of 2 games"),
+    ):
+        assert read_count(open_games(open_watched, path, f"where={condition}")) == games, condition
 
 
 def test_message_search_finds_games_by_words_that_the_list_does_not_have(
