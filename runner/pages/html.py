@@ -21,7 +21,7 @@ import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from runner.base.text import HIDDEN_CATEGORIES, dollars, in_one_line, p_value
+from runner.base.text import HIDDEN_CATEGORIES, decimal_places, dollars, in_one_line, p_value
 from runner.game.protocols.protocol import label_word
 from runner.pages import numbers
 from runner.results.sweep_points import format_point
@@ -115,7 +115,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(json=as_json, plain=escape_plain, route=partial(quote, safe="/"), label=label_word)
-    environment.filters.update(point=format_point, p_value=p_value, short_dollars=dollars)
+    environment.filters.update(
+        point=format_point, p_value=p_value, short_dollars=dollars, decimal_places=decimal_places
+    )
     formats = (numbers.count, numbers.decimal, numbers.dollars, numbers.interval, numbers.percent, numbers.rank)
     environment.filters.update({function.__name__: function for function in formats})
     return environment

@@ -168,6 +168,9 @@ def test_commands_are_shell_quoted_and_contain_no_local_folder(results: Path, tm
     with chdir(tmp_path):
         page = read_summary(Path("my $(runs)") / "runs" / SERVED_RUN_ID)
     assert f"nip-run 'my $(runs)/runs/{SERVED_RUN_ID}' --again" in page.text
+    with chdir(tmp_path.parent):
+        page_from_parent = read_summary(Path(tmp_path.name) / "my $(runs)" / "runs" / SERVED_RUN_ID)
+    assert f"nip-run 'my $(runs)/runs/{SERVED_RUN_ID}' --again" in page_from_parent.text
     page_from_elsewhere = read_summary(tmp_path / "my $(runs)" / "runs" / SERVED_RUN_ID)
     assert f"nip-run 'my $(runs)/runs/{SERVED_RUN_ID}' --again" in page_from_elsewhere.text
     assert str(tmp_path) not in page_from_elsewhere.text

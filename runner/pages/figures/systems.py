@@ -99,9 +99,13 @@ def systems_of(folders: Sequence[RunFolder]) -> list[FigureSystem]:
 
 
 def sample_notes(systems: Sequence[FigureSystem]) -> tuple[str, ...]:
-    """Return notes on systems whose verdicts are fixed, and on pairs of systems that share answers or verdicts."""
+    """Return notes on fixed verdicts and lost games, and on pairs of systems that share answers or verdicts."""
     notes = [f"{system.name}: {system.fixed_verdicts}" for system in systems if system.fixed_verdicts is not None]
-    for base, other in combinations([System(system.folders, system.manifests) for system in systems], 2):
+    samples = [System(system.folders, system.manifests) for system in systems]
+    for system, sample in zip(systems, samples, strict=True):
+        if lost := sample.lost_rollouts:
+            notes.append(f"{system.name}: {counted(lost, 'rollout')} lost in transport and not counted")
+    for base, other in combinations(samples, 2):
         shared = shared_verdicts(base, other)
         remark = shared_answers_remark(base, other) or (None if shared is None else shared.note)
         notes += [] if remark is None else [remark]

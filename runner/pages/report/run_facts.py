@@ -17,6 +17,7 @@ from runner.models.prices import describe_price, price_of
 from runner.models.settings import ModelSettings
 from runner.pages.numbers import elapsed
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import RUNS
 from runner.results.manifest import Manifest, Status
 from runner.results.provenance.sources_snapshot import OVERRIDES, WRITTEN
 from runner.rollouts.plan import Plan, used_models
@@ -214,8 +215,12 @@ def _command_line(*arguments: str) -> str:
 
 
 def _display_path(path: Path) -> str:
-    """Return the path that a page shows: a relative path, or only the last parts, to hide folders of this machine."""
-    if not path.is_absolute() and ".." not in path.parts:
+    """Return the path that a page shows: a relative path, or only the last parts, to hide folders of this machine.
+
+    The path of a run in a results folder begins with the results folder, where the page says to run the commands.
+    """
+    is_relative = not path.is_absolute() and ".." not in path.parts
+    if is_relative and (len(path.parts) <= 3 or path.parent.name != RUNS):
         return path.as_posix()
     return "/".join(path.parts[-3:] if len(path.parts) > 3 else path.parts[-1:])
 

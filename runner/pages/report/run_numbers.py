@@ -66,7 +66,10 @@ def games_number(
 
 def _decided_note(metrics: Mapping[str, Any] | None) -> str:
     outcomes = (metrics or {}).get("outcomes")
-    return f"{count(outcomes.get(Outcome.DECIDED, 0))} decided" if outcomes else ""
+    if not outcomes:
+        return ""
+    lost = outcomes.get(Outcome.TRANSPORT_FAILED)
+    return f"{count(outcomes.get(Outcome.DECIDED, 0))} decided" + (f", {count(lost)} lost" if lost else "")
 
 
 def calls_so_far(tally: RunTally) -> Headline | None:
@@ -156,6 +159,11 @@ class GameTables:
     lists_answers: bool = False
     """Whether verdicts choose from listed answers: `accepted` then counts right verdicts, and `rejected` wrong ones."""
     are_labels_hidden: bool = False
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether each game should be accepted or rejected, and the page knows which."""
+        return not (self.lists_answers or self.are_labels_hidden)
 
     @property
     def verdict_titles(self) -> tuple[str, ...]:
