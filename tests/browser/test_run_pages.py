@@ -9,6 +9,7 @@ from typing import Any
 from runner.game.protocols.protocol import Decision
 from tests.browser.conftest import PageOpener
 from tests.compatibility.old import FIXTURES
+from tests.support.paths import ROOT
 from tests.support.report_pages import report
 from tests.support.runs import only_run, run_spec, table
 from tests.support.specs import spec_file
@@ -87,6 +88,26 @@ def test_column_filter_compares_values_as_the_list_shows_them(open_watched: Page
         (lost_path, "correct,~,failed", "2 of 2 games"),
     ):
         assert read_count(open_games(open_watched, path, f"where={condition}")) == games, condition
+
+
+def test_game_marks_the_selected_candidate_and_shows_private_notes(open_watched: PageOpener, tmp_path: Path) -> None:
+    for name in ("best_of_n_debate", "debate_quotes"):
+        run_spec(ROOT / "specs" / f"{name}.yaml", tmp_path / name, "dataset.limit=1")
+        (tmp_path / f"{name}.html").write_bytes(report(only_run(tmp_path / name)))
+    page = open_games(open_watched, tmp_path / "best_of_n_debate.html")
+    locate_rows(page).first.get_by_role("link").click()
+    turn = page.locator("article.turn").first
+    turn.get_by_text("4 candidates").click()
+    candidates = turn.locator(".attempt")
+    candidates.first.wait_for()
+    assert sorted(candidates.locator(".badge").all_inner_texts()) == ["not selected"] * 3 + ["used"]
+    used = candidates.filter(has=page.get_by_text("used", exact=True)).inner_text()
+    assert turn.locator(".text").first.inner_text().partition(" <")[0] in used
+    page = open_games(open_watched, tmp_path / "debate_quotes.html")
+    locate_rows(page).first.get_by_role("link").click()
+    turn = page.locator("article.turn").first
+    turn.get_by_text("The whole answer").click()
+    assert "Statement:" in turn.locator(".attempt").inner_text()
 
 
 def test_message_search_finds_games_by_words_that_the_list_does_not_have(
