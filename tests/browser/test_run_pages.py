@@ -10,7 +10,7 @@ from runner.game.protocols.protocol import Decision
 from tests.browser.conftest import PageOpener
 from tests.compatibility.old import FIXTURES
 from tests.support.paths import ROOT
-from tests.support.report_pages import report
+from tests.support.report_pages import report, report_folder
 from tests.support.runs import only_run, run_spec, table
 from tests.support.specs import spec_file
 
@@ -48,6 +48,19 @@ def test_report_opens_from_disk_with_its_summary_and_no_other_request(
     assert page.locator("#view").is_hidden()
     assert page.locator(".unscripted").is_hidden()
     assert watched_page.requests == [small_report.as_uri()]
+
+
+def test_report_folder_opened_from_disk_says_that_it_needs_a_web_server(
+    open_watched: PageOpener, small_report: Path, tmp_path: Path
+) -> None:
+    run = only_run(small_report.parent / "results")
+    report_folder(tmp_path / "site", run)
+    page = open_watched().open(tmp_path / "site" / "index.html", f"run/{run.name}/games")
+    assert "serve this folder" in page.locator("#view p.why").inner_text()
+    page.get_by_role("searchbox").fill("Decision")
+    page.get_by_role("button", name="Search messages").click()
+    page.locator("#view p.why").wait_for()
+    page.get_by_role("button", name="Search messages").wait_for()
 
 
 def test_list_has_every_game(open_watched: PageOpener, small_report: Path) -> None:

@@ -157,8 +157,9 @@ class List {
       this.messageButton.textContent = `Stop (${count(done)} of ${count(total)} pieces read)`;
     }));
     this.messageButton.textContent = "Stop";
-    const matches = await search.run();
+    const matches = await search.run().catch(showProblem);
     if (this.searching !== search) return;
+    if (!matches) return this.cancel();
     this.searching = null;
     this.messageButton.textContent = "Search messages";
     this.run.said = matches;
