@@ -132,7 +132,8 @@ def test_stopped_run_shows_its_progress_and_the_command_that_resumes_it(results:
     count = site.about["runs"][0]["count"]
     assert count
     assert f"The run was stopped: {count} of" in page.text
-    assert f"nip-run {folder.path}" in page.text
+    assert f"resume: nip-run results/runs/{folder.run_id}" in page.text
+    assert str(results.parent) not in page.text
     accuracy = next(row for row in page.table("Metrics with") if row["Metric"] == "accuracy")
     assert accuracy["n"] == str(count)
 

@@ -65,6 +65,7 @@ def test_run_stopped_by_its_budget_shows_the_command_that_raises_it(tmp_path: Pa
         run_page = load_run_page(Path("results/runs/poor"))
     assert "stopped by its budget" in run_page.text
     assert run_page.text.count("nip-run results/runs/poor budget.usd=N") == 2
+    assert load_run_page(tmp_path / "results" / "runs" / "poor").text == run_page.text, "names a folder of this machine"
 
 
 def test_run_whose_games_all_failed_shows_them_without_verdicts(tmp_path: Path) -> None:

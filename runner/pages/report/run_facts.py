@@ -166,7 +166,7 @@ def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
     Raises:
         RunError: the saved overrides of the run's spec cannot be read.
     """
-    here, release = _display_path(folder.path), _release_folder(folder)
+    here, release = display_path(folder.path), _release_folder(folder)
     if release is not None:
         return _commands_of_release(release, manifest, here)
     play_commands = [("Play the run again as a new run, with the saved spec and data", _command_line(here, "--again"))]
@@ -188,7 +188,7 @@ def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
 
 def _commands_of_release(release: Path, manifest: Manifest, here: str) -> list[tuple[str, str]]:
     """Return the commands for a run in the folder of a fetched release."""
-    fetched = _display_path(release)
+    fetched = display_path(release)
     if manifest.is_training_run:
         return [
             (
@@ -214,7 +214,7 @@ def _command_line(*arguments: str) -> str:
     return shlex.join(["nip-run", *arguments])
 
 
-def _display_path(path: Path) -> str:
+def display_path(path: Path) -> str:
     """Return the path that a page shows: a relative path, or only the last parts, to hide folders of this machine.
 
     The path of a run in a results folder begins with the results folder, where the page says to run the commands.
