@@ -161,11 +161,6 @@ class GameTables:
     are_labels_hidden: bool = False
 
     @property
-    def has_labels(self) -> bool:
-        """Whether each game should be accepted or rejected, and the page knows which."""
-        return not (self.lists_answers or self.are_labels_hidden)
-
-    @property
     def verdict_titles(self) -> tuple[str, ...]:
         """The titles of the columns with numbers of verdicts."""
         if not self.lists_answers:

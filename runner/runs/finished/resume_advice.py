@@ -13,12 +13,9 @@ from runner.results.manifest import Manifest, Status
 
 
 def resume_advice(
-    folder: RunFolder,
-    manifest: Manifest,
-    results_options: Sequence[str] = (),
-    *,
+    folder: RunFolder, manifest: Manifest, results_options: Sequence[str] = (), *,
     format_path: Callable[[Path], str] = path_argument,
-) -> str:
+) -> str:  # fmt: skip
     """Return a sentence on how to resume an unfinished run. `results_options` are options for the results folder.
 
     Raises:
