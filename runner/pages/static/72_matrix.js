@@ -31,10 +31,10 @@ class Matrix {
     for (const [index, run] of [...site.runs.values()].entries()) {
       await run.read();
       for (let place = 0; place < run.games.length; place++) {
-        const [datapoint, label, id, right] = ["datapoint", "label", "id", "correct"].map((name) => run.games.value(name, place));
+        const [datapoint, label, id, right, decision, outcome] = ["datapoint", "label", "id", "correct", "decision", "outcome"].map((name) => run.games.value(name, place));
         if (!rows.has(datapoint)) rows.set(datapoint, { datapoint, label, first: [run, place], cells: this.ids.map(() => ({ right: 0, games: 0, id: null })) });
         const cell = rows.get(datapoint).cells[index];
-        Object.assign(cell, { id: cell.id ?? id, games: cell.games + (right !== null), right: cell.right + (right === true) });
+        Object.assign(cell, { id: cell.id ?? id, result: resultOf({ correct: right, decision, outcome })[0], games: cell.games + (right !== null), right: cell.right + (right === true) });
       }
     }
     const shares = (row) => row.cells.filter((cell) => cell.games).map((cell) => cell.right / cell.games);
@@ -75,8 +75,8 @@ class Matrix {
       row.cells.map((cell, at) => el("td", {}, cell.id ? el("a", { href: address("run", this.ids[at], "game", cell.id) }, this.mark(cell)) : "–")))));
   }
 
-  mark({ right, games }) {
-    if (!games) return el("span", { class: "verdict none" }, "no result"); // lost in transport, or without a label
+  mark({ right, games, result }) {
+    if (!games) return el("span", { class: "verdict none" }, result); // lost in transport, or without a label
     return games === 1 ? rightMark(right === 1) : el("span", { class: `verdict ${right === games ? "right" : right ? "none" : "wrong"}` }, `right in ${right} of ${games}`);
   }
 }
