@@ -21,9 +21,10 @@ import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from runner.base.text import HIDDEN_CATEGORIES, dollars, in_one_line, p_value
+from runner.base.text import HIDDEN_CATEGORIES, decimal_places, dollars, in_one_line, p_value
 from runner.game.protocols.protocol import label_word
 from runner.pages import numbers
+from runner.results.ratings_text import format_elo
 from runner.results.sweep_points import format_point
 
 _FOLDER = Path(__file__).parent
@@ -39,16 +40,13 @@ def mark_hidden(value: Any) -> Any:
     is_unmarked_text = isinstance(value, str) and not isinstance(value, Markup)
     if not is_unmarked_text or value.isprintable():  # a printable text has no hidden characters
         return value
-    hidden = "".join(character for character in set(value) if _is_hidden(character))
+    hidden = "".join(
+        character for character in set(value) - {"\n", "\t"} if unicodedata.category(character) in HIDDEN_CATEGORIES
+    )
     if not hidden:  # only line breaks and tabs; the template escapes the text
         return value
     pieces = re.split(f"([{re.escape(hidden)}])", value)  # pieces with an odd index are hidden characters
     return Markup("").join(_mark(piece) if index % 2 else piece for index, piece in enumerate(pieces))
-
-
-def _is_hidden(character: str) -> bool:
-    """Return whether a character is invisible, apart from line breaks and tabs."""
-    return character not in "\n\t" and unicodedata.category(character) in HIDDEN_CATEGORIES
 
 
 def _mark(character: str) -> Markup:
@@ -115,7 +113,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(json=as_json, plain=escape_plain, route=partial(quote, safe="/"), label=label_word)
-    environment.filters.update(point=format_point, p_value=p_value, short_dollars=dollars)
+    environment.filters.update(point=format_point, p_value=p_value, short_dollars=dollars, elo=format_elo)
+    environment.filters["decimal_places"] = decimal_places
     formats = (numbers.count, numbers.decimal, numbers.dollars, numbers.interval, numbers.percent, numbers.rank)
     environment.filters.update({function.__name__: function for function in formats})
     return environment

@@ -39,8 +39,9 @@ def dollars(cost: float | None) -> str:
 
 def interval(row: Any, between: str = " to ") -> str:
     """Format the 95 % interval of an estimate or its row, such as `0.620 to 0.790`; "" if there is none."""
-    ends = row if isinstance(row, Mapping) else vars(row)
-    return between.join(text.interval_ends(ends["ci_low"], ends["ci_high"]) or ())
+    fields = row if isinstance(row, Mapping) else vars(row)
+    low, high = fields["ci_low"], fields["ci_high"]
+    return between.join(text.interval_ends(low, high, text.decimal_places(fields.get("value"), low, high)) or ())
 
 
 def elapsed(started: str | None, finished: str | None) -> str:

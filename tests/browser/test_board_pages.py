@@ -92,6 +92,15 @@ def test_saved_rows_equal_the_shown_ones_and_csv_escapes_formulas(
     assert [row["models"] for row in json.loads(download_rows(page, "JSON"))] == names
 
 
+def test_list_says_how_many_games_were_lost(write_board_page: Any, open_watched: PageOpener) -> None:
+    rows = (board_row(n=82, transport_failed=14), board_row(run_id="other", release="run/acme/other@1", rank=2))
+    page = open_watched().open(write_board_page(*rows), TASK)
+    page.locator("[data-live] tbody tr").first.wait_for()
+    texts = page.locator("[data-live] tbody tr:visible").all_inner_texts()
+    assert ["14 lost" in text for text in texts] == [True, False]
+    assert "lost" not in texts[1]
+
+
 def test_row_details_open_with_a_labeled_button(write_board_page: Any, open_watched: PageOpener) -> None:
     page = open_watched().open(write_board_page(*make_rows(3)), TASK)
     button = page.get_by_role("button", name="Details of acme/r1@1")

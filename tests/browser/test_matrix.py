@@ -58,6 +58,25 @@ def test_matrix_shows_each_verdict_and_its_filters_change_the_url(
     assert "only=differ" in page.url
 
 
+def test_lost_game_is_marked_in_the_matrix_and_is_not_counted_as_wrong(
+    tmp_path: Path, open_watched: PageOpener
+) -> None:
+    lost = {"rollouts": {"max_transport_failed": 1.0}, "retry": {"transient": {"attempts": 1}}, "seed": 8}
+    run_spec(spec_file(tmp_path, size=4, fine_tune=None), tmp_path / "results")
+    run_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", size=4, fine_tune=None, **lost), tmp_path / "results")
+    path = tmp_path / "report.html"
+    path.write_bytes(report(*sorted((tmp_path / "results" / "runs").iterdir())))
+    page = open_watched().open(path, "matrix")
+    page.locator(ROWS).first.wait_for()
+    cells = [row.locator("td").all_inner_texts()[1:] for row in page.locator(ROWS).all()]
+    assert [row.count("transport failed") for row in cells] == [1] * 4
+    wrong = sum("not right" in row for row in cells)
+    page.get_by_role("link", name="Runs differ").click()
+    page.wait_for_function(f"document.querySelectorAll('{ROWS}').length === 0")
+    page.get_by_role("link", name="Wrong in every run").click()
+    page.wait_for_function(f"document.querySelectorAll('{ROWS}').length === {wrong}")
+
+
 def test_search_finds_datapoints_beyond_the_first_500(tmp_path: Path, open_watched: PageOpener) -> None:
     size = 620
     for seed in (1, 2):

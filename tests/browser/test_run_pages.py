@@ -8,7 +8,9 @@ from typing import Any
 
 from runner.game.protocols.protocol import Decision
 from tests.browser.conftest import PageOpener
-from tests.support.report_pages import report
+from tests.compatibility.old import FIXTURES
+from tests.support.paths import ROOT
+from tests.support.report_pages import report, report_folder
 from tests.support.runs import only_run, run_spec, table
 from tests.support.specs import spec_file
 
@@ -48,6 +50,19 @@ def test_report_opens_from_disk_with_its_summary_and_no_other_request(
     assert watched_page.requests == [small_report.as_uri()]
 
 
+def test_report_folder_opened_from_disk_says_that_it_needs_a_web_server(
+    open_watched: PageOpener, small_report: Path, tmp_path: Path
+) -> None:
+    run = only_run(small_report.parent / "results")
+    report_folder(tmp_path / "site", run)
+    page = open_watched().open(tmp_path / "site" / "index.html", f"run/{run.name}/games")
+    assert "serve this folder" in page.locator("#view p.why").inner_text()
+    page.get_by_role("searchbox").fill("Decision")
+    page.get_by_role("button", name="Search messages").click()
+    page.locator("#view p.why").wait_for()
+    page.get_by_role("button", name="Search messages").wait_for()
+
+
 def test_list_has_every_game(open_watched: PageOpener, small_report: Path) -> None:
     page = open_games(open_watched, small_report)
     assert read_count(page) == "12 of 12 games"
@@ -70,6 +85,42 @@ def test_filter_and_search_narrow_the_list_and_are_stored_in_the_url(
     assert read_count(fresh_page) == filtered_count
     assert fresh_page.get_by_role("button", name="Right").get_attribute("aria-pressed") == "true"
     assert fresh_page.get_by_role("searchbox").input_value() == "p1"
+
+
+def test_column_filter_compares_values_as_the_list_shows_them(open_watched: PageOpener, tmp_path: Path) -> None:
+    lost = {"rollouts": {"max_transport_failed": 1.0}, "retry": {"transient": {"attempts": 1}}}
+    run_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", size=2, fine_tune=None, **lost), tmp_path / "results")
+    lost_path, old_path = tmp_path / "lost.html", tmp_path / "old.html"
+    lost_path.write_bytes(report(only_run(tmp_path / "results")))
+    old_path.write_bytes(report(FIXTURES / "results" / "runs" / "served-c534600bdb"))
+    for path, condition, games in (
+        (old_path, "correct,=,right", "7 of 12 games"),
+        (old_path, "latency_ms,>,0.005", "8 of 12 games"),  # the column shows seconds
+        (old_path, "tokens,<,1%252C000", "12 of 12 games"),
+        (lost_path, "outcome,=,transport failed", "2 of 2 games"),
+        (lost_path, "correct,~,failed", "2 of 2 games"),
+    ):
+        assert read_count(open_games(open_watched, path, f"where={condition}")) == games, condition
+
+
+def test_game_marks_the_selected_candidate_and_shows_private_notes(open_watched: PageOpener, tmp_path: Path) -> None:
+    for name in ("best_of_n_debate", "debate_quotes"):
+        run_spec(ROOT / "specs" / f"{name}.yaml", tmp_path / name, "dataset.limit=1")
+        (tmp_path / f"{name}.html").write_bytes(report(only_run(tmp_path / name)))
+    page = open_games(open_watched, tmp_path / "best_of_n_debate.html")
+    locate_rows(page).first.get_by_role("link").click()
+    turn = page.locator("article.turn").first
+    turn.get_by_text("4 candidates").click()
+    candidates = turn.locator(".attempt")
+    candidates.first.wait_for()
+    assert sorted(candidates.locator(".badge").all_inner_texts()) == ["not selected"] * 3 + ["used"]
+    used = candidates.filter(has=page.get_by_text("used", exact=True)).inner_text()
+    assert turn.locator(".text").first.inner_text().partition(" <")[0] in used
+    page = open_games(open_watched, tmp_path / "debate_quotes.html")
+    locate_rows(page).first.get_by_role("link").click()
+    turn = page.locator("article.turn").first
+    turn.get_by_text("The whole answer").click()
+    assert "Statement:" in turn.locator(".attempt").inner_text()
 
 
 def test_message_search_finds_games_by_words_that_the_list_does_not_have(

@@ -17,6 +17,8 @@ from runner.cli.results.plot import FIGURES as NAMED
 from runner.pages.figures.catalog import FIGURES
 from tests.support.paths import ROOT
 from tests.support.runs import run_spec
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.specs import spec_file
 from tests.support.training import run_training, training_spec
 
 SPECS = ROOT / "specs"
@@ -86,6 +88,17 @@ def test_seeds_of_one_system_are_pooled_as_on_the_leaderboard(results: Path, tmp
     pooled, lone = read_csv(tmp_path / "f.csv")
     assert (pooled["system"], pooled["runs"], pooled["n"]) == ("nip", " ".join(seeds), "16")
     assert (lone["system"], lone["n"]) == ("solo_verifier", "8")
+
+
+@pytest.mark.full
+def test_figure_notes_how_many_games_were_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with run_chat_server(malformed="returns x + 3.") as server:
+        path = spec_file(
+            tmp_path, server.base_url, size=6, fine_tune=None, rollouts={"max_transport_failed": 1.0},
+        )  # fmt: skip
+        run_spec(path, tmp_path / "results", run_id="partial")
+    assert plot(tmp_path / "results", "accuracy_by_protocol", ["partial"], tmp_path / "figure.svg") == 0
+    assert "1 rollout lost in transport and not counted" in capsys.readouterr().err
 
 
 @pytest.mark.full

@@ -21,6 +21,8 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_definitions import Show, metrics_shown
 from runner.spec.loader import load_spec
 from tests.results.comparison.planted import other_system_override, play_with_planted_verdicts, write_solo_spec
+from tests.support.report_summaries import read_summaries
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 
@@ -170,6 +172,29 @@ def test_all_pairs_of_a_page_are_adjusted_together_and_the_page_says_so(tmp_path
     assert f"{low:.3f} to {high:.3f}" in pair
     (single_section,) = build_comparison(folders[1:])[0].sections
     assert "adjusted" not in single_section.html
+
+
+@pytest.mark.full
+def test_comparison_shows_small_costs_and_the_overview_shows_lost_games(tmp_path: Path) -> None:
+    """The server stops answering after some games of the second run."""
+    price = {"m": {"price": {"input": 0.01, "output": 0.04}}}
+    with run_chat_server() as server:
+        path = spec_file(tmp_path, server.base_url, fine_tune=None, models=price)
+        run(load_spec(path), tmp_path / "results", run_id="complete")
+    allowed = {"rollouts": {"max_transport_failed": 1.0, "concurrency": 1}, "retry": {"transient": {"attempts": 1}}}
+    with run_chat_server(kind="server_error", after=20) as server:
+        path = spec_file(tmp_path, server.base_url, fine_tune=None, models=price, seed=8, **allowed)
+        run(load_spec(path), tmp_path / "results", run_id="partial")
+    folders = [RunFolder(tmp_path / "results" / "runs" / name) for name in ("complete", "partial")]
+    lost = folders[1].manifest().transport_failed
+    assert lost
+    sections = read_summaries(*folders)
+    assert [row["Lost"] for row in sections["runs"].table("Runs side by side")] == ["0", str(lost)]
+    cost = next(row for row in sections["compare/complete/partial"].table("partial minus") if row["Metric"] == "cost")
+    pair = compare_systems(
+        [[folder.path] for folder in folders], Results.of(folders[0]), ComparisonOptions("cost")
+    ).pairs[0]
+    assert float(cost["Difference"]) == pytest.approx(pair.difference, rel=0.06)
 
 
 def test_overview_of_several_runs_begins_with_the_verdict_of_compare(runs: list[RunFolder]) -> None:

@@ -18,6 +18,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.runs.finished.sent_prompts import sent_prompts
 from runner.spec.loader import load_spec
+from tests.support.paths import ROOT
 from tests.support.runs import only_run, run_spec
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
@@ -62,6 +63,27 @@ def test_every_attempt_and_failed_call_of_the_journal_is_in_the_page_data(faulty
     assert sum(answer["tokens"][1] for answer in answers) == sum(call.completion_tokens for call in calls)
     assert any("logprobs" in answer for answer in answers)
     assert sum(answer["usd"] for answer in answers) == pytest.approx(faulty_run.manifest().cost_usd) != 0
+
+
+@pytest.mark.full
+def test_agents_of_a_game_with_candidates_have_the_tokens_and_costs_of_their_selectors(tmp_path: Path) -> None:
+    with run_chat_server() as server:
+        model = ("provider=openai", "+models.offline.model=tiny", f"+models.offline.base_url={server.base_url}")
+        price = "+models.offline.price={input: 1000, output: 4000}"
+        overrides = ("models.offline." + model[0], *model[1:], price, "dataset.limit=2")
+        run_spec(ROOT / "specs" / "best_of_n_debate.yaml", tmp_path / "results", *overrides)
+    folder = RunFolder(only_run(tmp_path / "results"))
+    _, pieces = pack_games(games_of(folder))
+    columns, games = pieces["r0-list-0"]["columns"], pieces["r0-games-0"]["games"]
+    agents = ("prover0", "prover1", "verifier")
+    for place, game in enumerate(games):
+        tokens = columns["prompt_tokens"][place] + columns["completion_tokens"][place]
+        assert sum(columns[f"tokens.{name}"][place] for name in agents) == tokens
+        for turn in game["turns"]:
+            selected = {answer.get("vote", 0) for answer in turn["answers"] if answer.get("selected")}
+            assert len(selected) == (turn["agent"] != "verifier")
+    total = sum(usd for game in games for usd in game["costs"].values())
+    assert total == pytest.approx(folder.manifest().cost_usd) != 0
 
 
 def test_chat_of_a_turn_equals_the_sent_prompt(faulty_run: RunFolder) -> None:

@@ -132,7 +132,8 @@ def test_stopped_run_shows_its_progress_and_the_command_that_resumes_it(results:
     count = site.about["runs"][0]["count"]
     assert count
     assert f"The run was stopped: {count} of" in page.text
-    assert f"nip-run {folder.path}" in page.text
+    assert f"resume: nip-run results/runs/{folder.run_id}" in page.text
+    assert str(results.parent) not in page.text
     accuracy = next(row for row in page.table("Metrics with") if row["Metric"] == "accuracy")
     assert accuracy["n"] == str(count)
 
@@ -168,6 +169,9 @@ def test_commands_are_shell_quoted_and_contain_no_local_folder(results: Path, tm
     with chdir(tmp_path):
         page = read_summary(Path("my $(runs)") / "runs" / SERVED_RUN_ID)
     assert f"nip-run 'my $(runs)/runs/{SERVED_RUN_ID}' --again" in page.text
+    with chdir(tmp_path.parent):
+        page_from_parent = read_summary(Path(tmp_path.name) / "my $(runs)" / "runs" / SERVED_RUN_ID)
+    assert f"nip-run 'my $(runs)/runs/{SERVED_RUN_ID}' --again" in page_from_parent.text
     page_from_elsewhere = read_summary(tmp_path / "my $(runs)" / "runs" / SERVED_RUN_ID)
     assert f"nip-run 'my $(runs)/runs/{SERVED_RUN_ID}' --again" in page_from_elsewhere.text
     assert str(tmp_path) not in page_from_elsewhere.text

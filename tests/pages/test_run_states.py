@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from contextlib import chdir
 from pathlib import Path
@@ -64,6 +65,7 @@ def test_run_stopped_by_its_budget_shows_the_command_that_raises_it(tmp_path: Pa
         run_page = load_run_page(Path("results/runs/poor"))
     assert "stopped by its budget" in run_page.text
     assert run_page.text.count("nip-run results/runs/poor budget.usd=N") == 2
+    assert load_run_page(tmp_path / "results" / "runs" / "poor").text == run_page.text, "names a folder of this machine"
 
 
 def test_run_whose_games_all_failed_shows_them_without_verdicts(tmp_path: Path) -> None:
@@ -74,6 +76,21 @@ def test_run_whose_games_all_failed_shows_them_without_verdicts(tmp_path: Path) 
     assert "The run failed: 2 of 2 games are finished." in run_page.text
     assert "2 of 2 rollouts failed in transport" in run_page.text
     assert [row["No verdict"] for row in run_page.table("Verdicts by label")] == ["1 100.0 %"] * 2
+    assert "2 without a verdict were lost in transport, and metrics leave them out" in run_page.text
+    assert "0 decided, 2 lost" in run_page.text
+
+
+def test_outcomes_of_games_without_labels_are_not_split_by_label(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=2, fine_tune=None)
+    rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text("utf-8").splitlines()]
+    unlabeled = "".join(json.dumps({**row, "label": None}) + "\n" for row in rows)
+    (tmp_path / "data.jsonl").write_text(unlabeled, "utf-8")
+    run_spec(path, tmp_path / "results", run_id="hidden")
+    run_page = load_run_page(tmp_path / "results" / "runs" / "hidden")
+    [row] = run_page.table("How games ended")
+    assert (row["Outcome"], row["Games"]) == ("decided", "2")
+    assert "Should be accepted" not in row
+    assert "✓ right" not in run_page.text
 
 
 @pytest.mark.full

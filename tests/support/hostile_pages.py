@@ -16,7 +16,7 @@ from runner.results.folder import RunFolder
 
 FIXED_KEYS = frozenset(("slug", "id", "run_id", "pieces", "lists", "outcome", "format", "role", "kind"))
 """Keys whose values the script of a page depends on. They are never user input."""
-KEYED_BY_NAME = frozenset(("columns", "rewards", "confidence"))
+KEYED_BY_NAME = frozenset(("columns", "rewards", "confidence", "costs"))
 """Objects in the data of a game whose keys are user input."""
 
 

@@ -29,17 +29,8 @@ def differences(folders: Sequence[RunFolder], _: str) -> Figure:
         raise comparisons
     points = [ChartEstimate(row.metric, row.difference, row.ci_low, row.ci_high) for row in comparisons]
     names = (
-        "metric",
-        "base",
-        "other",
-        "base_value",
-        "other_value",
-        "difference",
-        "ci_low",
-        "ci_high",
-        "p",
-        "datapoints",
-    )
+        "metric", "base", "other", "base_value", "other_value", "difference", "ci_low", "ci_high", "p", "datapoints",
+    )  # fmt: skip
     rows = [{name: getattr(row, name) for name in names} for row in comparisons]
     base, other = (folder.run_id for folder in folders)
     axis = f"{other} minus {base}"

@@ -71,11 +71,6 @@ class FigureSystem:
         return {"system": self.name, "protocol": self.first.protocol, "runs": self.run_ids}
 
 
-def _depends_on_plays(metric: str) -> bool:
-    """Return whether a metric depends on the number of games for each datapoint."""
-    return metric in METRICS and METRICS[metric].depends_on_plays
-
-
 def systems_of(folders: Sequence[RunFolder]) -> list[FigureSystem]:
     """Group finished benchmark runs into systems, in order.
 
@@ -99,9 +94,13 @@ def systems_of(folders: Sequence[RunFolder]) -> list[FigureSystem]:
 
 
 def sample_notes(systems: Sequence[FigureSystem]) -> tuple[str, ...]:
-    """Return notes on systems whose verdicts are fixed, and on pairs of systems that share answers or verdicts."""
+    """Return notes on fixed verdicts and lost games, and on pairs of systems that share answers or verdicts."""
     notes = [f"{system.name}: {system.fixed_verdicts}" for system in systems if system.fixed_verdicts is not None]
-    for base, other in combinations([System(system.folders, system.manifests) for system in systems], 2):
+    samples = [System(system.folders, system.manifests) for system in systems]
+    for system, sample in zip(systems, samples, strict=True):
+        if lost := sample.lost_rollouts:
+            notes.append(f"{system.name}: {counted(lost, 'rollout')} lost in transport and not counted")
+    for base, other in combinations(samples, 2):
         shared = shared_verdicts(base, other)
         remark = shared_answers_remark(base, other) or (None if shared is None else shared.note)
         notes += [] if remark is None else [remark]
@@ -178,7 +177,7 @@ def estimates_of(system: FigureSystem, metrics: Sequence[str]) -> list[SystemEst
         read_pooled = cache(lambda run_ids: pooled_estimates(results_of(system), run_ids))
         pooled_values = pooled_metrics(system, metrics, lambda run_ids: read_pooled(tuple(run_ids)))
         values = {metric: vars(value) for metric, value in pooled_values.items()}
-        for metric in filter(_depends_on_plays, metrics):
+        for metric in (name for name in metrics if name in METRICS and METRICS[name].depends_on_plays):
             estimate = read_pooled(tuple(system.run_ids)).get(metric)
             if estimate is not None:
                 values[metric] = {**values[metric], "plays": estimate.plays}

@@ -156,16 +156,14 @@ class LiveRuns:
         return policy(connects=True)
 
     def post(self, name: str, data: Mapping[str, object]) -> dict[str, object] | None:
-        """Save a note; see `note`."""
-        return self.note(data) if name == "notes" else None
-
-    def note(self, data: Mapping[str, object]) -> dict[str, Any]:
-        """Save a note, or remove the note `removes`, and return the saved record.
+        """Save a note, or remove the note `removes`, and return the saved record; None if `name` is not "notes".
 
         Raises:
             UsageError: the data is not a note, or the note's run is not on this page.
             RunError: the note cannot be saved.
         """
+        if name != "notes":
+            return None
         follower = self._followers.get(str(data.get("run")))
         if follower is None:
             raise UsageError("the note belongs to a run that this page does not show; open the page of that run")

@@ -8,9 +8,10 @@ Pieces are gzipped JSON whose `format` is `FORMAT`. SLUG is the run's slug in `a
 - `SLUG-games-N`: `first`; `texts`; `games`, in the form that `_Packer` returns. A text is a number (its index in
   `texts`), a string, or a list of numbers and strings to concatenate. A turn has one `chat`, which all attempts sent,
   all `answers` in the order of their arrival, and the calls that `failed`.
-- An answer that was not used in the game has the reason in `unusable`. It has `vote` unless the vote is 0. `tokens` are
-  the numbers of prompt tokens, answer tokens and cached prompt tokens. Of several answers to a call, only the first has
-  the call's tokens and, if the price is known, its cost as `usd`.
+- An answer that was not used in the game has the reason in `unusable`. It has `vote` unless the vote is 0. One of
+  several candidates for a message has `selected` (whether the game used it) and, if it was scored, `score`.
+- `tokens` are the numbers of prompt tokens, answer tokens and cached prompt tokens. Of several answers to a call, only
+  the first has the call's tokens and, if the price is known, its cost as `usd`. `costs` has the cost of each agent.
 - `about.runs`: `lists` and `pieces` have the place of the first game in each piece.
 - `about.compares`: `base` and `other` are ids of runs, and `pairs` is the name of a piece with `columns` of pairs of
   games; see `runner/pages/report/comparison.py`.
@@ -144,12 +145,17 @@ def _values_by_agent(game: GamePage, answers: Sequence[Call]) -> dict[str, float
     """Return the tokens, the retries and the reward of each agent."""
     values: dict[str, float] = {}
     for name in game.details.protocol.agent_names:
-        agent_answers = [call for call in answers if call.agent == name]
-        attempts = {(call.round, call.vote, call.attempt) for call in agent_answers}
+        agent_answers = [call for call in answers if _speaker(call) == name]
+        attempts = {(call.round, call.agent, call.vote, call.attempt) for call in agent_answers}
         values[f"tokens.{name}"] = sum(call.prompt_tokens + call.completion_tokens for call in agent_answers)
-        values[f"retries.{name}"] = len(attempts) - len({(call.round, call.vote) for call in agent_answers})
+        values[f"retries.{name}"] = len(attempts) - len({(call.round, call.agent, call.vote) for call in agent_answers})
         values[f"reward.{name}"] = game.rollout.rewards.get(name, 0.0)
     return values
+
+
+def _speaker(call: Call) -> str:
+    """Return the agent of a call. A selector, such as `prover.preference`, belongs to the agent of its candidates."""
+    return call.agent.partition(".")[0]
 
 
 def to_columns(rows: Sequence[Mapping[str, object]]) -> dict[str, list[Any]]:
@@ -251,6 +257,7 @@ class _Packer:
             "stances": shown_stances(details.protocol, rollout),
             "turns": [turn for number, played in details.rounds(None) for turn in self._pack_turns(number, played)],
             "rewards": dict(rollout.rewards),
+            "costs": self._costs(),
             "confidence": {name: value for name in CONFIDENCE_FIELDS if (value := getattr(rollout, name)) is not None},
             **({} if rollout.answers is None else {"answers": rollout.answers.columns()}),
             "votes": votes_json(rollout),
@@ -270,7 +277,7 @@ class _Packer:
                 "agent": agent,
                 "cut_off": played is None,
                 "chat": [self._chat_message(message) for message in self.game.chats.get((number, agent), ())],
-                "answers": self._pack_answers(number, agent),
+                "answers": self._pack_answers(number, agent, played),
                 "failed": [{"error": call.error, "wait": call.wait} for call in details.failed_calls(number, agent)],
                 "messages": [{"channel": m.channel, "text": self._text(m.text)} for m in messages if m.agent == agent],
                 "decision": self._decision(agent, played),
@@ -288,13 +295,15 @@ class _Packer:
             return {"role": message["role"], "name": message["name"], "text": text}
         return {"role": message["role"], "text": text}
 
-    def _pack_answers(self, number: int, agent: str) -> list[dict[str, object]]:
+    def _pack_answers(self, number: int, agent: str, played: Round | None) -> list[dict[str, object]]:
         """Return the evaluated answers of an agent in a round: for each vote, all up to the first usable answer."""
         ended, answers = set(), list[dict[str, Any]]()
+        selection = None if played is None else played.selections.get(agent)
         for call in self.game.details.turns.get((number, agent), ()):
             if call.is_answer and call.vote not in ended:
                 unusable_reason = self.game.details.unusable_reason(call)
-                answers.append(self._pack_answer(call, unusable_reason))
+                selected = {} if selection is None else {"selected": call.vote == selection.index}
+                answers.append({**self._pack_answer(call, unusable_reason), **selected})
                 if unusable_reason is None:
                     ended.add(call.vote)
         return answers
@@ -312,10 +321,20 @@ class _Packer:
             "latency_ms": call.latency_ms,
             "usd": self._cost(call),
             "model": call.model,
+            "score": call.score,
             "p_accept": None if call.p_accept is None else call.p_accept.value,
             "logprobs": None if call.verdict_logprobs is None else json.loads(call.verdict_logprobs),
         }
         return {name: value for name, value in fields.items() if value is not None}
+
+    def _costs(self) -> dict[str, float | None]:
+        """Return the cost of each agent's answers in dollars; None if a price is unknown."""
+        costs: dict[str, float | None] = dict.fromkeys(self.game.details.protocol.agent_names, 0.0)
+        for call in self.game.rollout.calls:
+            if call.is_answer:
+                total, usd = costs[_speaker(call)], self._cost(call)
+                costs[_speaker(call)] = None if total is None or usd is None else total + usd
+        return costs
 
     def _cost(self, call: Call) -> float | None:
         """Return the cost of a call in dollars, or None if the price is unknown."""

@@ -44,7 +44,8 @@ def run_html(manifest: Manifest, metrics: Mapping[str, Any]) -> Markup:
     """Render the facts of a run, its main metrics with their intervals, and its agents."""
     facts = [manifest.status.value, manifest.protocol, f"seed {manifest.seed}"]
     if manifest.rollouts is not None:
-        facts.append(f"{format_count(manifest.rollouts)} games")
+        lost = f" ({format_count(manifest.transport_failed)} lost)" if manifest.transport_failed else ""
+        facts.append(f"{format_count(manifest.rollouts)} games{lost}")
     if manifest.completions is not None:
         cost = "cost not known" if manifest.cost_usd is None else format_dollars(manifest.cost_usd)
         facts += [f"{format_count(manifest.completions)} calls", cost]

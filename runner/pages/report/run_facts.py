@@ -17,6 +17,7 @@ from runner.models.prices import describe_price, price_of
 from runner.models.settings import ModelSettings
 from runner.pages.numbers import elapsed
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import RUNS
 from runner.results.manifest import Manifest, Status
 from runner.results.provenance.sources_snapshot import OVERRIDES, WRITTEN
 from runner.rollouts.plan import Plan, used_models
@@ -165,7 +166,7 @@ def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
     Raises:
         RunError: the saved overrides of the run's spec cannot be read.
     """
-    here, release = _display_path(folder.path), _release_folder(folder)
+    here, release = display_path(folder.path), _release_folder(folder)
     if release is not None:
         return _commands_of_release(release, manifest, here)
     play_commands = [("Play the run again as a new run, with the saved spec and data", _command_line(here, "--again"))]
@@ -187,7 +188,7 @@ def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
 
 def _commands_of_release(release: Path, manifest: Manifest, here: str) -> list[tuple[str, str]]:
     """Return the commands for a run in the folder of a fetched release."""
-    fetched = _display_path(release)
+    fetched = display_path(release)
     if manifest.is_training_run:
         return [
             (
@@ -213,9 +214,13 @@ def _command_line(*arguments: str) -> str:
     return shlex.join(["nip-run", *arguments])
 
 
-def _display_path(path: Path) -> str:
-    """Return the path that a page shows: a relative path, or only the last parts, to hide folders of this machine."""
-    if not path.is_absolute() and ".." not in path.parts:
+def display_path(path: Path) -> str:
+    """Return the path that a page shows: a relative path, or only the last parts, to hide folders of this machine.
+
+    The path of a run in a results folder begins with the results folder, where the page says to run the commands.
+    """
+    is_relative = not path.is_absolute() and ".." not in path.parts
+    if is_relative and (len(path.parts) <= 3 or path.parent.name != RUNS):
         return path.as_posix()
     return "/".join(path.parts[-3:] if len(path.parts) > 3 else path.parts[-1:])
 

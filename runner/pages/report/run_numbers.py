@@ -65,8 +65,10 @@ def games_number(
 
 
 def _decided_note(metrics: Mapping[str, Any] | None) -> str:
-    outcomes = (metrics or {}).get("outcomes")
-    return f"{count(outcomes.get(Outcome.DECIDED, 0))} decided" if outcomes else ""
+    outcomes = (metrics or {}).get("outcomes") or {}
+    decided = f"{count(outcomes.get(Outcome.DECIDED, 0))} decided" if outcomes else ""
+    lost = outcomes.get(Outcome.TRANSPORT_FAILED)
+    return f"{decided}, {count(lost)} lost" if lost else decided
 
 
 def calls_so_far(tally: RunTally) -> Headline | None:

@@ -11,7 +11,6 @@ from runner.pages.report.run_games import MAX_PLAIN_GAMES, CollectedGames
 from runner.pages.site import Site, StorePiece
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.rollouts.plan import Plan
 
 __all__ = ["MAX_PLAIN_GAMES", "CollectedGames", "GameCollector", "collect_games", "notes_name", "runs_site"]
 
@@ -60,25 +59,20 @@ def _build_pages(
     folders: Sequence[RunFolder], store_piece: StorePiece, collect: GameCollector | None, *, has_commands: bool
 ) -> list[RunPage]:
     """Return the pages of runs and of their parts."""
-
-    def read_games(folder: RunFolder, slug: str, plan: Plan) -> CollectedGames:
-        return collect_games(folder, slug, store_piece, plan)
-
+    collect = collect or (lambda folder, slug, plan: collect_games(folder, slug, store_piece, plan))
     all_folders, is_single = with_parts(folders), len(_without_parts(folders)) == 1
     run_ids = {folder.run_id for folder in all_folders}
     pages = []
     for index, folder in enumerate(all_folders):
         manifest = folder.manifest()
-        if manifest.is_training_run:
-            from runner.pages.report.training import training_page
+        if not manifest.has_parts:
+            pages.append(run_page(folder, f"r{index}", run_ids, collect, has_commands=has_commands))
+            continue
+        from runner.pages.report.tournament import tournament_page
+        from runner.pages.report.training import training_page
 
-            pages.append(training_page(folder, run_ids, titled=not is_single, has_commands=has_commands))
-        elif manifest.is_tournament:
-            from runner.pages.report.tournament import tournament_page
-
-            pages.append(tournament_page(folder, run_ids, titled=not is_single, has_commands=has_commands))
-        else:
-            pages.append(run_page(folder, f"r{index}", run_ids, collect or read_games, has_commands=has_commands))
+        page_of = training_page if manifest.is_training_run else tournament_page
+        pages.append(page_of(folder, run_ids, titled=not is_single, has_commands=has_commands))
     return pages
 
 

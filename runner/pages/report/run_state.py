@@ -9,6 +9,7 @@ from typing import Any
 from runner.base.errors import RunError, os_errors_as
 from runner.base.storage.log_lines import NOT_BOUND, is_log_bound_to_run
 from runner.pages.numbers import count
+from runner.pages.report.run_facts import display_path
 from runner.pages.report.run_games import CollectedGames, GamesSummary
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status, verifiers_of
@@ -142,4 +143,4 @@ def why_stopped(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
         return
     if manifest.why_stopped is not None:
         yield f"Why: {manifest.why_stopped}"
-    yield f"Next: {resume_advice(folder, manifest)}"
+    yield f"Next: {resume_advice(folder, manifest, format_path=display_path)}"

@@ -147,7 +147,8 @@ def _curve(run_id: str, names: Sequence[str], tests: Sequence[Mapping[str, Any]]
         (float(test["iteration"]), ChartEstimate.of(name, test["accuracy"]))
         for name, test in zip(names, tests, strict=True)
     ]
-    return curve([Series("test", points)], ChartFrame("Accuracy on the test by iteration", key=f"learning-{run_id}"))
+    frame = ChartFrame("Accuracy on the test by iteration", key=f"learning-{run_id}")
+    return curve([Series("test", points)], frame, domain=(0.0, 1.0), note="mean and 95 % interval")
 
 
 def _iterations(metrics: Mapping[str, Any]) -> list[IterationRow]:

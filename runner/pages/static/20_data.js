@@ -13,6 +13,7 @@ async function unpack(bytes) {
 async function loadPiece(name) {
   const inside = document.getElementById(`data-${name}`);
   if (inside) return unpack(bytesOf(inside.textContent.trim()));
+  if (location.protocol === "file:") throw new Error("a browser reads no other files from disk; serve this folder, for example with `python -m http.server`, and open its address");
   const folder = site.about.data;
   const answer = await fetch(`${folder ?? "data/"}${name}.json.gz`, folder ? {} : { cache: "no-store" });
   if (!answer.ok) throw new Error(`${name}: the server said ${answer.status}`);

@@ -24,9 +24,13 @@ const COMPARISONS = {
   "<": ["under", (value, wanted) => Number(value) < Number(wanted)],
 };
 
-// Format a value for comparison with the user's input: "accept", "yes", "12".
-function plainValue(name, value) {
-  if (value === null) return "none";
+// Return a value as the list shows it, in lower case and without separators: "accept", "transport failed", "1.25" seconds.
+function shownValue(games, name, place) {
+  const value = games.value(name, place);
+  if (name === "correct") return resultOf({ correct: value, decision: games.value("decision", place), outcome: games.value("outcome", place) })[0];
+  if (value === null) return name === "label" ? "not known" : "none";
+  if (name === "outcome") return value.replaceAll("_", " ");
+  if (name === "latency_ms") return String(value / 1000);
   if (["label", "decision", "stance"].includes(name)) return verdictWord(value).toLowerCase();
   if (typeof value === "boolean") return value ? "yes" : "no";
   return String(value).toLowerCase();
@@ -45,7 +49,7 @@ function conditionsText(conditions) {
 async function matchingPlaces(run, state, isCurrent) {
   const games = run.games;
   const tests = state.filters.map((name) => FILTERS[name][1]);
-  const conditions = state.where.map(([name, how, value]) => [name, COMPARISONS[how][1], value.toLowerCase()]);
+  const conditions = state.where.map(([name, how, value]) => [name, COMPARISONS[how][1], columnNamed(name).number ? value.replaceAll(",", "") : value.toLowerCase()]);
   const words = wordsOf(state.q);
   const byMessages = state.said && words.length ? run.said : null;
   const flips = state.flip ? await flipsOf(run, state.flip) : null;
@@ -56,7 +60,7 @@ async function matchingPlaces(run, state, isCurrent) {
       if (!isCurrent()) return null;
     }
     if (tests.length && !tests.some((test) => test(games, place, run))) continue;
-    if (conditions.some(([name, test, text]) => !test(plainValue(name, games.value(name, place)), text))) continue;
+    if (conditions.some(([name, test, text]) => !test(shownValue(games, name, place), text))) continue;
     if (flips && !flips.has(games.value("id", place))) continue;
     if (words.length && !(byMessages?.has(place) || hasAllWords(run, place, words))) continue;
     places.push(place);

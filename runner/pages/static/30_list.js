@@ -42,11 +42,15 @@ function columnNamed(name) {
   return { name, title: `${rest.join(".")} ${noun}`, number: true };
 }
 
-function verdictMark(row) {
-  const [word, kind] =
-    row.decision === null ? [row.outcome === "decided" ? "none" : row.outcome.replaceAll("_", " "), "none"]
+// Return the word for a game's result, and its style.
+function resultOf(row) {
+  return row.decision === null ? [row.outcome === "decided" ? "none" : row.outcome.replaceAll("_", " "), "none"]
     : row.correct === null ? ["decided", "none"]
     : row.correct ? ["right", "right"] : ["wrong", "wrong"];
+}
+
+function verdictMark(row) {
+  const [word, kind] = resultOf(row);
   return el("span", { class: `verdict ${kind}` }, word);
 }
 
@@ -153,8 +157,9 @@ class List {
       this.messageButton.textContent = `Stop (${count(done)} of ${count(total)} pieces read)`;
     }));
     this.messageButton.textContent = "Stop";
-    const matches = await search.run();
+    const matches = await search.run().catch(showProblem);
     if (this.searching !== search) return;
+    if (!matches) return this.cancel();
     this.searching = null;
     this.messageButton.textContent = "Search messages";
     this.run.said = matches;

@@ -101,7 +101,7 @@ class GameView {
 
   turn(turn, game, messages, first) {
     const index = this.about.agents.findIndex((agent) => agent.name === turn.agent);
-    const used = turn.answers.findLast((answer) => !answer.unusable);
+    const used = turn.answers.findLast((answer) => !answer.unusable && answer.selected !== false);
     const texts = messages.length ? messages : [{ channel: null, text: used ? used.text : "" }];
     const hasDecided = turn.decision !== null && turn.decision !== undefined;
     const stance = !this.as || this.as === turn.agent ? verdictWord(game.stances?.[turn.agent]) : undefined;
@@ -122,14 +122,17 @@ class GameView {
   below(turn, game, last) {
     const { answers, failed, chat } = turn;
     const bad = answers.filter((answer) => answer.unusable).length;
+    // An agent's private notes, and text for no channel, are not part of any message.
+    const isWhole = !last?.text || !turn.messages.length || turn.messages.some((message) => game.read(message.text).trim() === game.read(last.text).trim());
     const labels = [
       bad ? `${bad} ${bad > 1 ? "answers" : "answer"} could not be used` : null,
       failed.length ? `${failed.length} failed ${failed.length > 1 ? "calls" : "call"}` : null,
-      !bad && answers.length > 1 ? `${answers.length} answers` : null,
+      !bad && answers.length > 1 ? `${answers.length} ${last?.selected === undefined ? "answers" : "candidates"}` : null,
+      !bad && answers.length === 1 && !isWhole ? "The whole answer" : null,
     ].filter(Boolean);
     return [
       labels.length ? collapsible("attempts", labels.join(", "), () => [
-        answers.length > 1 || bad ? answers.map((answer) => this.attempt(answer, game)) : null,
+        answers.length > 1 || bad || !isWhole ? answers.map((answer) => this.attempt(answer, game)) : null,
         failed.map((call) => el("div", { class: "attempt" }, el("h6", {}, "Failed call"), el("p", { class: "why" }, call.error), call.wait > 0 ? el("p", { class: "cost" }, `retried after ${call.wait.toFixed(1)} s`) : null)),
       ]) : null,
       last?.reasoning !== undefined ? collapsible("reasoning", "Reasoning", () => textOrEmpty(game.read(last.reasoning))) : null,
@@ -143,9 +146,11 @@ class GameView {
   }
 
   attempt(answer, game) {
-    const title = `Attempt ${answer.attempt + 1}${answer.vote ? `, vote ${answer.vote + 1}` : ""}`;
+    const number = (answer.vote ?? 0) + 1;
+    const title = answer.selected === undefined ? `Attempt ${answer.attempt + 1}${answer.vote ? `, vote ${number}` : ""}`
+      : `Candidate ${number}${answer.attempt ? `, attempt ${answer.attempt + 1}` : ""}${answer.score === undefined ? "" : `, score ${Number(answer.score.toPrecision(3))}`}`;
     return el("div", { class: "attempt" },
-      el("h6", {}, title, answer.unusable ? null : el("span", { class: "badge" }, "used")),
+      el("h6", {}, title, answer.unusable ? null : el("span", { class: "badge" }, answer.selected === false ? "not selected" : "used")),
       answer.unusable ? el("p", { class: "why" }, answer.unusable) : null,
       answer.text === undefined ? el("p", { class: "cost" }, "The answer has no text.") : textOrEmpty(game.read(answer.text)),
       answer.reasoning !== undefined ? collapsible("reasoning", "Reasoning", () => textOrEmpty(game.read(answer.reasoning))) : null,
@@ -186,12 +191,9 @@ class GameView {
 
   // Return the cost of each agent's answers, if all prices are known and the cost is not 0.
   costFacts(game) {
-    const answers = game.turns.flatMap((turn) => turn.answers.map((answer) => ({ agent: turn.agent, usd: answer.usd })));
-    const costs = (name) => {
-      const own = answers.filter((answer) => name === null || answer.agent === name);
-      return own.some((answer) => answer.usd === undefined) ? null : own.reduce((sum, answer) => sum + answer.usd, 0);
-    };
-    return [...this.about.agents.map(({ name }) => [`Cost of ${name}`, costs(name)]), ["Cost", costs(null)]].map(([name, usd]) => [name, usd ? inDollars(usd) : null]);
+    const costs = Object.entries(game.costs);
+    const total = costs.some(([, usd]) => usd === null) ? null : costs.reduce((sum, [, usd]) => sum + usd, 0);
+    return [...costs.map(([name, usd]) => [`Cost of ${name}`, usd]), ["Cost", total]].map(([name, usd]) => [name, usd ? inDollars(usd) : null]);
   }
 
   // The view of one agent shows nothing that the agent did not know: no label, verdict, reward or other agents' stances.

@@ -3,8 +3,8 @@
 const MATRIX = {
   __proto__: null,
   differ: ["Runs differ", (shares) => new Set(shares).size > 1],
-  wrong: ["Wrong in every run", (shares) => shares.every((share) => share === 0)],
-  right: ["Right in every run", (shares) => shares.every((share) => share === 1)],
+  wrong: ["Wrong in every run", (shares) => shares.length > 0 && shares.every((share) => share === 0)],
+  right: ["Right in every run", (shares) => shares.length > 0 && shares.every((share) => share === 1)],
 };
 const MATRIX_ROWS = 500; // rows that are drawn at first, and with each click on "Show more"
 
@@ -25,20 +25,20 @@ class Matrix {
         el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Datapoint"), el("th", { scope: "col" }, "Label"), runs)), this.body)), this.more);
   }
 
-  // Count the right games of each datapoint in each run; rows with the largest difference come first.
+  // Count the games of each datapoint in each run that are right or not; rows with the largest difference come first.
   async read() {
     const rows = new Map();
     for (const [index, run] of [...site.runs.values()].entries()) {
       await run.read();
       for (let place = 0; place < run.games.length; place++) {
-        const [datapoint, label, id, right] = ["datapoint", "label", "id", "correct"].map((name) => run.games.value(name, place));
+        const [datapoint, label, id, right, decision, outcome] = ["datapoint", "label", "id", "correct", "decision", "outcome"].map((name) => run.games.value(name, place));
         if (!rows.has(datapoint)) rows.set(datapoint, { datapoint, label, first: [run, place], cells: this.ids.map(() => ({ right: 0, games: 0, id: null })) });
         const cell = rows.get(datapoint).cells[index];
-        Object.assign(cell, { id: cell.id ?? id, games: cell.games + 1, right: cell.right + (right === true) });
+        Object.assign(cell, { id: cell.id ?? id, result: resultOf({ correct: right, decision, outcome })[0], games: cell.games + (right !== null), right: cell.right + (right === true) });
       }
     }
     const shares = (row) => row.cells.filter((cell) => cell.games).map((cell) => cell.right / cell.games);
-    const spread = (row) => Math.max(...row.shares) - Math.min(...row.shares);
+    const spread = (row) => (row.shares.length ? Math.max(...row.shares) - Math.min(...row.shares) : -1);
     this.rows = [...rows.values()].map((row) => ({ ...row, shares: shares(row) })).sort((row, other) => spread(other) - spread(row));
   }
 
@@ -72,10 +72,11 @@ class Matrix {
     this.count.textContent = `${count(rows.length)} of ${count(this.rows.length)} datapoints, those with the largest difference first${cut}`;
     this.more.hidden = !cut;
     this.body.replaceChildren(...rows.slice(0, this.drawn).map((row) => el("tr", {}, el("th", { scope: "row" }, row.datapoint), el("td", {}, verdictWord(row.label) ?? "not known"),
-      row.cells.map((cell, at) => el("td", {}, cell.games ? el("a", { href: address("run", this.ids[at], "game", cell.id) }, this.mark(cell)) : "–")))));
+      row.cells.map((cell, at) => el("td", {}, cell.id ? el("a", { href: address("run", this.ids[at], "game", cell.id) }, this.mark(cell)) : "–")))));
   }
 
-  mark({ right, games }) {
+  mark({ right, games, result }) {
+    if (!games) return el("span", { class: "verdict none" }, result); // lost in transport, or without a label
     return games === 1 ? rightMark(right === 1) : el("span", { class: `verdict ${right === games ? "right" : right ? "none" : "wrong"}` }, `right in ${right} of ${games}`);
   }
 }

@@ -51,17 +51,24 @@ function reachable() {
   }
 }
 
+function showProblem(error) {
+  const message = `This page cannot be shown in full: ${error.message}`;
+  const section = [...document.querySelectorAll("section.page")].find((candidate) => !candidate.hidden);
+  section.querySelector(":scope > p.failed")?.remove();
+  section.prepend(el("p", { class: "failed why" }, message));
+  announce(message);
+}
+
 async function start() {
   site.about = JSON.parse(document.getElementById("about").textContent);
   site.title = document.title;
   document.documentElement.classList.add("scripted");
   for (const about of site.about.runs ?? []) site.runs.set(about.run_id, new Run(about));
-  const failed = (error) => announce(`This page cannot be shown in full: ${error.message}`);
   addEventListener("hashchange", (event) => {
     const [from, to] = [event.oldURL, event.newURL].map((url) => new URL(url).hash);
     if (to === "#main" || (to !== "" && !isRoute(to) && !isRoute(from))) return; // an anchor in the current view
     const place = isRoute(to) ? null : document.getElementById(to.slice(1));
-    show().then(() => { place ? place.scrollIntoView() : scrollTo(0, 0); moveFocus(from, to); reachable(); }).catch(failed);
+    show().then(() => { place ? place.scrollIntoView() : scrollTo(0, 0); moveFocus(from, to); reachable(); }).catch(showProblem);
   });
   addEventListener("resize", reachable, { passive: true });
   addEventListener("keydown", (event) => {
@@ -71,9 +78,9 @@ async function start() {
     event.preventDefault();
     action();
   });
-  for (const run of site.runs.values()) run.summary().catch(failed);
+  for (const run of site.runs.values()) run.summary().catch(showProblem);
   if (site.about.live) new Live(site.about.live).start();
-  await show().catch(failed);
+  await show().catch(showProblem);
   reachable();
 }
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from runner.base.text import path_argument
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 
 
-def resume_advice(folder: RunFolder, manifest: Manifest, results_options: Sequence[str] = ()) -> str:
+def resume_advice(
+    folder: RunFolder, manifest: Manifest, results_options: Sequence[str] = (), *,
+    format_path: Callable[[Path], str] = path_argument,
+) -> str:  # fmt: skip
     """Return a sentence on how to resume an unfinished run. `results_options` are options for the results folder.
 
     Raises:
@@ -21,7 +25,7 @@ def resume_advice(folder: RunFolder, manifest: Manifest, results_options: Sequen
         return "run the same command again to resume"
     resumed_run = folder if manifest.parent_run_id is None else folder.sibling(manifest.parent_run_id)
     budget = budget_overrides(folder, manifest)
-    command = shlex.join(["nip-run", path_argument(resumed_run.path), *budget, *results_options])
+    command = shlex.join(["nip-run", format_path(resumed_run.path), *budget, *results_options])
     if manifest.status == Status.INTERRUPTED and not budget:
         return f"run the same command again to resume: {command}"
     return f"resume with: {command}"
