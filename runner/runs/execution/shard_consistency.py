@@ -154,7 +154,7 @@ def _check_journal(folder: RunFolder, shard: Shard | None) -> None:
         expected = "the whole run" if shard is None else f"shard {shard}"
         raise RunDirectoryError(
             f"{folder.journal} is the journal of {actual}, not of {expected}; restore the journal of {expected} from a "
-            "backup, or move this file away to start again"
+            f"backup, or move {folder.path} away to start again"
         )
 
 
