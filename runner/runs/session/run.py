@@ -140,7 +140,7 @@ def open_session(
     Raises:
         UsageError: the run is finished, and the plan would remove some of its games.
         RunError: an error of the disk or the leaderboard, or the folder contains another run.
-        DamagedRunError: the shards were merged, but metrics or tables of the merged run are missing.
+        DamagedRunError: the journal is missing, or the shards were merged, but metrics or tables are missing.
     """
     options = run.options
     merged_folder = check_shards(run.plan, results, run.run_id)
@@ -242,12 +242,12 @@ def _check_has_answers(plan: Plan, folder: RunFolder, manifest: Manifest) -> Non
     """Check that a run that has answers of models or people still has its journal.
 
     Raises:
-        RunError: the journal is missing or empty, so all these answers would be paid for again.
+        DamagedRunError: the journal is missing or empty, so all these answers would be paid for again.
     """
     has_journal = folder.journal.is_file() and folder.journal.stat().st_size > 0
     are_free = not any(group.traits.metered or group.traits.asks_people for group in used_models(plan).values())
     if manifest.completions and not has_journal and not are_free:
-        raise RunError(
+        raise DamagedRunError(
             f"{folder.journal} is missing or empty, so nip-run would ask again for the "
             f"{counted(manifest.completions, 'answer')} of run {folder.run_id}; restore the file, or add "
             "--run-id NAME, or --again, to play a new run"
