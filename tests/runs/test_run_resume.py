@@ -137,6 +137,16 @@ def test_a_run_resumes_from_a_truncated_journal_and_reports_it(tmp_path: Path) -
     assert derived_files(run_folder) == expected_files
 
 
+def test_the_resume_command_of_a_first_run_leaves_out_again(tmp_path: Path) -> None:
+    with run_chat_server() as server:
+        spec_file(tmp_path, server.base_url, size=2, budget={"completions": 1})
+        arguments = ("spec.yaml", "--again")
+        errors = [nip_run_here(*arguments, cwd=tmp_path).stderr for _ in range(2)]
+    command = "Resume with a larger budget: nip-run run spec.yaml budget.completions=N"
+    assert errors[0].splitlines()[-1] == command
+    assert errors[1].splitlines()[-1] == f"{command} --again"  # of the second run, which only --again selects
+
+
 def test_a_run_that_has_lost_its_journal_does_not_ask_for_its_answers_again(tmp_path: Path) -> None:
     with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url, size=2)

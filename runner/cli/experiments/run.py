@@ -174,7 +174,11 @@ class RunCommand:
             error.add_note(f"Resume with: {_same_command(self.args, groups=error.groups)}")
             raise
         except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
-            _add_next_step(error, self.args)
+            # The first run of a spec has the same id with and without --again, but only the latter resumes it.
+            has_own_ids = all(run_id == point.plan.run_id for point, run_id in self._run_ids.items())
+            _add_next_step(
+                error, argparse.Namespace(**{**vars(self.args), "again": self.args.again and not has_own_ids})
+            )
             error.printed_lines = frozenset(f"note: {line}" for line in self._printed)
             raise
         finally:
