@@ -169,16 +169,15 @@ class RunCommand:
                     self._planned_run(point, display.on_progress_of(i), questions)
                     for i, point in enumerate(self.points)
                 ]
+                # The first run of a spec has the same id with --again, but only the command without it resumes the run.
+                again = self.args.again and any(run_id != point.plan.run_id for point, run_id in self._run_ids.items())
+                self.args = argparse.Namespace(**{**vars(self.args), "again": again})
                 run_all(runs, self.results, partial(self._on_point_end, display))
         except Waiting as error:
             error.add_note(f"Resume with: {_same_command(self.args, groups=error.groups)}")
             raise
         except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
-            # The first run of a spec has the same id with and without --again, but only the latter resumes it.
-            has_own_ids = all(run_id == point.plan.run_id for point, run_id in self._run_ids.items())
-            _add_next_step(
-                error, argparse.Namespace(**{**vars(self.args), "again": self.args.again and not has_own_ids})
-            )
+            _add_next_step(error, self.args)
             error.printed_lines = frozenset(f"note: {line}" for line in self._printed)
             raise
         finally:
