@@ -50,8 +50,10 @@ def confidence_of(verifier: Agent, rounds: Sequence[Round], calls: Sequence[Call
     round_ = len(rounds) - 1
     answers = list(answers_that_decided(verifier, rounds[-1], calls, round_))
     stated = [_stated(verifier, text, round_) for text, _ in answers] if settings.states else []
-    by_logprobs = [_logprob_confidence(call) for _, call in answers] if settings.reads_logprobs else []
-    notes = [*_stated_note(stated), *_logprob_notes(by_logprobs)]
+    confidences = [call.p_accept if call else None for _, call in answers] if settings.reads_logprobs else []
+    by_logprobs = [confidence or PAccept(None, NO_LOGPROBS) for confidence in confidences]
+    unreadable = [] if None not in stated else [UNREADABLE if _mean(stated) is None else UNREADABLE_VOTES]
+    notes = [*unreadable, *_logprob_notes(by_logprobs)]
     return Confidence(_mean(stated), _mean([p_accept.value for p_accept in by_logprobs]), "; ".join(notes) or None)
 
 
@@ -104,19 +106,9 @@ def _stated(verifier: Agent, text: str, round_: int) -> float | None:
     return None if parsed is None else parsed.confidence
 
 
-def _logprob_confidence(call: Call | None) -> PAccept:
-    """Return P(accept) by a call's log-probabilities. Without log-probabilities, the value is None with a reason."""
-    return PAccept(None, NO_LOGPROBS) if call is None or call.p_accept is None else call.p_accept
-
-
 def _mean(values: Sequence[float | None]) -> float | None:
     present = [value for value in values if value is not None]
     return math.fsum(present) / len(present) if present else None
-
-
-def _stated_note(stated: Sequence[float | None]) -> Iterator[str]:
-    if None in stated:
-        yield UNREADABLE if _mean(stated) is None else UNREADABLE_VOTES
 
 
 def _logprob_notes(values: Sequence[PAccept]) -> Iterator[str]:

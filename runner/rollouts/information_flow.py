@@ -59,7 +59,8 @@ def flow_problems(plan: Plan) -> Iterator[Problem]:
                     f"{name}'s prompt changes if only {fact} of a datapoint changes: {list_some(leaking, 5)}; "
                     f"{name} must not learn {fact} from its prompt"
                 )
-                place = plan.spec.prompts.place(_template_name(agent), 1)
+                template = f"{agent.agent_name}.{agent.best_of.by}" if isinstance(agent, Selector) else agent.agent_name
+                place = plan.spec.prompts.place(template, 1)
                 yield Problem(
                     place, f"agents.{_speaker(agent)}", message, f"a prompt that depends on {fact.partition(' ')[2]}"
                 )
@@ -68,10 +69,6 @@ def flow_problems(plan: Plan) -> Iterator[Problem]:
 def _speaker(agent: Agent) -> str:
     """Return the agent, or the agent whose candidates a selector judges."""
     return agent.speaker if isinstance(agent, Selector) else agent.agent_name
-
-
-def _template_name(agent: Agent) -> str:
-    return f"{agent.agent_name}.{agent.best_of.by}" if isinstance(agent, Selector) else agent.agent_name
 
 
 def _with_other_value(point: Datapoint, column: str) -> Datapoint:

@@ -31,7 +31,8 @@ SHARDS=${SHARDS:-8}
 
 nip-run "$SPEC" --run-id "$RUN" --shard "$SLURM_ARRAY_TASK_ID/$SHARDS" "$@" &
 child=$!
-# SLURM sends SIGTERM two minutes before the time limit: calls in flight finish, and the shard ends with exit code 130.
+# SLURM sends SIGTERM two minutes before the time limit: calls in flight have 5 seconds to finish, and the shard ends with
+# exit code 130.
 trap 'kill -TERM "$child" 2>/dev/null' TERM
 code=0
 wait "$child" || code=$?

@@ -43,6 +43,8 @@ def test_last_shard_merges_the_run_and_show_selects_a_shard_by_number(tmp_path: 
     assert f"1 of 2 shards of {complete_run.name} are done" in first.stderr
     assert f"nip-run merge {complete_run.name}" in first.stderr
     assert "leaderboard" not in first.stderr
+    repeated = run_command(tmp_path, "spec.yaml", "--shard", "1/2")
+    assert "was already played; to play it again, add --run-id NAME" in repeated.stderr  # --again excludes --shard
     assert f"{complete_run.name} is played in shards: 1 of 2 are done" in run_command(tmp_path, "runs").stderr
     assert "are not merged yet (started: 1/2)" in run_command(tmp_path, "show", "tiny").stderr
     process = run_command(tmp_path, "show", "tiny", "--shard", "1/2", "--json")

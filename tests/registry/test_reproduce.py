@@ -27,6 +27,7 @@ from runner.registry.verification.reproducibility import fetch_into_results
 from runner.registry.verification.training_replay import find_model_differences, replay_training
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
+from runner.results.manifest import Status
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.saved_spec import with_published_identity
 from runner.spec.loader import load_spec
@@ -379,7 +380,9 @@ def test_model_that_no_longer_exists_is_reported(seer: tuple[Path, float], tmp_p
     )
 
 
-def test_unauthorized_call_is_not_reported_as_a_missing_model(seer: tuple[Path, float], tmp_path: Path) -> None:
+def test_unauthorized_call_is_not_reported_as_a_missing_model_and_the_same_run_resumes(
+    seer: tuple[Path, float], tmp_path: Path
+) -> None:
     with run_chat_server(kind="unauthorized") as server:
         done = nip_run_here(
             "reproduce", seer[0], "--fresh", "--set", f"models.seer.base_url={server.base_url}", cwd=tmp_path
@@ -387,6 +390,9 @@ def test_unauthorized_call_is_not_reported_as_a_missing_model(seer: tuple[Path, 
     assert done.returncode == 4, done.stderr
     assert "the run cannot be played again. " in done.stderr
     assert "no longer exists" not in done.stderr
+    reproduce_fresh(seer[0], tmp_path, 3.0, 5)
+    (resumed,) = Results(tmp_path / "results").runs()
+    assert resumed.manifest().status == Status.DONE
 
 
 def test_unpublished_server_address_is_required(seer: tuple[Path, float], tmp_path: Path) -> None:

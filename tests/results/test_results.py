@@ -14,7 +14,7 @@ import pytest
 from runner.base.errors import RunDirectoryError, UsageError
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.manifest import Manifest, Status
+from runner.results.manifest import Manifest, ReplaySource, Status
 from runner.spec.loader import load_spec
 from runner.training.plan import plan_of
 from tests.support.specs import spec_file
@@ -163,6 +163,15 @@ def test_repeated_run_gets_the_next_free_name_or_resumes_an_unfinished_run(
     assert results.name_for("tiny-a", replay=True) == "tiny-a-replay-2"
     add_run(results, manifest, "tiny-a-3", Status.INTERRUPTED)
     assert results.name_for("tiny-a", again=True) == "tiny-a-3"
+
+
+def test_a_replay_resumes_an_unfinished_replay_but_no_live_run(results: Results, manifest: Manifest) -> None:
+    add_run(results, replace(manifest, replay_of=ReplaySource("first", 2)), "new", Status.INTERRUPTED)
+    add_run(results, manifest, "live", Status.INTERRUPTED)
+    assert results.name_for("new", replay=True) == "new"
+    assert results.name_for("live", replay=True) == "live-replay"
+    add_run(results, replace(manifest, replay_of=ReplaySource("first", 2)), "old", Status.DONE)
+    assert results.name_for("old", replay=True) == "old-replay"
 
 
 def test_again_leaves_an_unfinished_first_run_alone_since_its_files_may_be_changed(

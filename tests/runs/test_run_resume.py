@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.base.errors import JournalError, RunDirectoryError, UsageError
+from runner.base.errors import JournalError, RunDirectoryError, RunError, UsageError
 from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import max_spending
 from runner.spec.loader import load_spec
@@ -135,6 +135,32 @@ def test_a_run_resumes_from_a_truncated_journal_and_reports_it(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert "incomplete line" in done.stderr
     assert derived_files(run_folder) == expected_files
+
+
+def test_the_resume_command_of_a_first_run_leaves_out_again(tmp_path: Path) -> None:
+    with run_chat_server() as server:
+        spec_file(tmp_path, server.base_url, size=2, budget={"completions": 1})
+        arguments = ("spec.yaml", "--again")
+        errors = [nip_run_here(*arguments, cwd=tmp_path).stderr for _ in range(2)]
+    command = "Resume with a larger budget: nip-run run spec.yaml budget.completions=N"
+    assert errors[0].splitlines()[-1] == command
+    assert errors[1].splitlines()[-1] == f"{command} --again"  # of the second run, which only --again selects
+
+
+def test_a_run_that_has_lost_its_journal_does_not_ask_for_its_answers_again(tmp_path: Path) -> None:
+    with run_chat_server() as server:
+        path = spec_file(tmp_path, server.base_url, size=2)
+        folder = run_spec(path, tmp_path / "results").folder
+        request_count, completions = server.requests, folder.manifest().completions
+        lost = f"journal.jsonl is missing or empty, so nip-run would ask again for the {completions} answers"
+        folder.journal.write_bytes(b"")
+        with pytest.raises(RunError, match=lost):
+            run_spec(path, tmp_path / "results", "rollouts.per_datapoint=2")
+        folder.journal.unlink()
+        folder.table("rollouts").unlink()
+        with pytest.raises(RunError, match=lost):
+            run_spec(path, tmp_path / "results")
+        assert server.requests == request_count
 
 
 def test_the_journal_of_another_run_is_neither_resumed_nor_shown(tmp_path: Path) -> None:

@@ -174,6 +174,16 @@ def test_a_run_is_either_whole_or_in_a_fixed_number_of_shards(tmp_path: Path) ->
         run_spec(spec, tmp_path / "whole", "rollouts.per_datapoint=2")
 
 
+def test_a_shard_does_not_start_next_to_shards_of_another_spec(tmp_path: Path) -> None:
+    with run_chat_server() as server:
+        spec = spec_file(tmp_path, server.base_url, size=4)
+        run_spec(spec, tmp_path / "results", run_id="r", shard="1/2")
+        request_count = server.requests
+        with pytest.raises(RunDirectoryError, match=r"1-of-2 has the run of another spec; these keys differ: seed\."):
+            run_spec(spec, tmp_path / "results", "seed=8", run_id="r", shard="2/2")
+        assert server.requests == request_count
+
+
 @pytest.mark.full
 def test_a_merged_run_is_extended_as_a_whole_and_shown_for_its_shards(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=4)

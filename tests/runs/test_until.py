@@ -166,14 +166,20 @@ def test_a_stopped_run_makes_few_calls_beyond_its_last_game(stopped_run: tuple[P
     assert 0 <= calls - completions <= 8 * 6  # games in flight times rounds of a game
 
 
-def test_the_note_about_unused_answers_does_not_count_failed_calls(tmp_path: Path) -> None:
+def test_the_note_about_unused_answers_has_their_cost_and_does_not_count_failed_calls(tmp_path: Path) -> None:
     with run_chat_server(faults={"server_error": 0.3}, latency=0.02) as server:
         path = write_spec(tmp_path, server.base_url, retry={"transient": {"first_wait": 0.01, "max_wait": 0.01}})
-        result = run_spec(path, tmp_path / "results", *SOLO_OVERRIDES, "rollouts.concurrency=16")
-    answers = sum(record["kind"] == "call" for record in journal_records(result.path))
+        price = "models.m.price={input: 100, output: 200}"
+        result = run_spec(path, tmp_path / "results", *SOLO_OVERRIDES, price, "rollouts.concurrency=16")
+    records = journal_records(result.path)
+    answers = sum(record["kind"] == "call" for record in records)
     unused = answers - len(table(result.path, "rollouts"))
     assert unused > 1
-    assert any(note.startswith(f"{unused} answers not used") for note in result.notes), result.notes
+    failed_usd = sum(record["charged"][0] for record in records if record["kind"] == "failure")
+    manifest = result.manifest
+    unused_usd = manifest.cost_usd_at_most - failed_usd - manifest.cost_usd
+    (note,) = (note for note in result.notes if note.startswith(f"{unused} answers not used"))
+    assert f"they cost ${unused_usd:.4f} more" in note
 
 
 @pytest.mark.full

@@ -234,7 +234,7 @@ def check_first_record(path: Path, record: Mapping[str, object], run: str | None
     if run is not None and is_bound_to_run(record) and record.get(RUN) != run:
         raise JournalError(
             f"{path} belongs to another run, {record.get(RUN_ID)!r} with the identity {str(record.get(RUN))[:12]} "
-            f"instead of {run[:12]}. Restore the right file or move this file away, then run the same command again"
+            f"instead of {run[:12]}. Restore the right file, or move the folder away, then run the same command again"
         )
 
 

@@ -202,5 +202,6 @@ class ShardMerger:
             note(*error.lines(), f"After fixing this, run: {command}")
             return None
         if not self._args.json:
-            show_result(result, self._results, run_id, quiet=self._args.quiet, printed=self._printed)
+            merged = replace(result, was_finished=False)  # also if another process has merged the shards
+            show_result(merged, self._results, run_id, quiet=self._args.quiet, printed=self._printed)
         return result

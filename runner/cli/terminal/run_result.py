@@ -82,7 +82,8 @@ def show_result(
         if result.was_finished:
             source = result.manifest.rejudge_of
             if source is None:
-                note(f"{path} was already played; to play it again, add --again")
+                option = "--again" if result.manifest.shard is None else "--run-id NAME"
+                note(f"{path} was already played; to play it again, add {option}")
             else:
                 note(f"{source.run_id} was already judged by {result.folder.run_id}; to judge it again, add --again")
         _suggest_commands(result, results, has_all_metrics=verbose)

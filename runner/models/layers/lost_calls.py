@@ -76,11 +76,10 @@ class InFlightFile:
 
     def discard_call(self, sample: SampleKey) -> None:
         """Free the slot of a call that the provider refused, which has no record. Calls without a slot are ignored."""
-        offset = self._offsets.pop(sample, None)
-        if offset is not None:
+        if sample in self._offsets:
             with suppress(OSError):  # after an error, the call counts with its maximum cost, although it cost nothing
-                self._write(offset, bytes(_SLOT.size))
-            self._free.append(offset)
+                self._write(self._offsets[sample], bytes(_SLOT.size))
+            self.settle_call(sample)
 
     def count_calls(self) -> int:
         """Return the number of calls in flight."""

@@ -17,6 +17,7 @@ from runner.registry.verification.outcome import MARGIN, describe_outcome
 from runner.registry.verification.reproducibility import add_suffix, build_link, check_reproducible
 from runner.results.comparison.comparison import Comparison, ComparisonOptions, SystemComparison, compare_systems
 from runner.results.leaderboard.results_folder import Results
+from runner.results.manifest import Status
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import OnProgress
@@ -107,8 +108,10 @@ def play_again(
     run = fetched.run
     assert run is not None
     assert isinstance(plan, Plan)
-    name = results.name_for(add_suffix(run.run_id, "-fresh"), again=True)
-    plan, _ = with_original_settings(plan, results, RunSelection(run_id=name))
+    first = results.run(add_suffix(run.run_id, "-fresh"))
+    plan, _ = with_original_settings(plan, results, RunSelection(run_id=first.run_id))
+    resumes = first.identity() == plan.identity and first.manifest().status != Status.DONE
+    name = first.run_id if resumes else results.name_for(first.run_id, again=True)
     options = RunOptions(on_progress=on_progress, allowed_keys=allowed, reproduces=build_link(fetched))
     try:
         result = run_plan(PlannedRun(plan, name, options), results)

@@ -202,14 +202,18 @@ class Results:
     ) -> str:
         """Return the id for a run of a plan with this id: with `again` or `replay`, the next free id.
 
-        The id of an unfinished run counts as free, so that the run is resumed, unless the id is in `reserved`.
+        The id of an unfinished run counts as free, so that the run is resumed, unless the id is in `reserved`. But
+        `run_id` itself is free only for an unfinished replay, because `again` is the advice if the first run cannot be
+        resumed.
         """
         from runner.results.manifest import Status
 
         def status_of(name: str) -> Status | None:
             folder = self.run(name)
             with suppress(RunError):
-                return folder.manifest().status if folder.manifest_path.is_file() else None
+                manifest = folder.manifest() if folder.manifest_path.is_file() else None
+                if manifest is not None and not (replay and manifest.replay_of and manifest.status != Status.DONE):
+                    return manifest.status
             return None
 
         if not (again or replay) or (status_of(run_id) is None and run_id not in reserved):

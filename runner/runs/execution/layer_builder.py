@@ -27,7 +27,7 @@ from runner.models.connectors import ReplayedRun, connect_batches
 from runner.models.costs import CallCosts
 from runner.models.interface import Complete, Completion, Provider, Request
 from runner.models.journal_index import JournalIndex
-from runner.models.journal_records import BatchRecord, log_header, read_records
+from runner.models.journal_records import log_header, read_records
 from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache
 from runner.models.layers.human import HumanModel
@@ -114,7 +114,10 @@ class LayerBuilder:
             entries = read_records(self.folder.journal) if journal.state_at_opening.records else ()
             index = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
             cache = None if self.recorded_only else self._open_cache(exit_stack, journal.journal_id)
-            replayer = self._open_replayer()
+            replayer = None
+            if self.replay is not None:
+                sent_messages = partial(_sent_messages, self.costs)
+                replayer = ReplayModel(*replayed_run(self.replay.run), sent_messages=sent_messages)
             replayed = replayer if is_whole_replay(self.replay) else None
             failures = index.failures if replayed is None else replayed.failures
             failed_calls = FailedCalls(failed_calls_finder(self.plan, failures))
@@ -146,11 +149,6 @@ class LayerBuilder:
                 complete, failed_calls.take, journal.check_not_moved, connection.check_groups_answered,
                 lambda: journal.records, lambda job: connection.release((job.datapoint.id, job.number)),
             )  # fmt: skip
-
-    def _open_replayer(self) -> ReplayModel | None:
-        if self.replay is None:
-            return None
-        return ReplayModel(*replayed_run(self.replay.run), sent_messages=partial(_sent_messages, self.costs))
 
     @property
     def answers_cost_money(self) -> bool:
@@ -236,13 +234,9 @@ class LayerBuilder:
         if not self.calls_models:
             return {}
         batched = {name: settings for name, settings in self.costs.groups.items() if settings.is_batched}
-
-        async def write(record: BatchRecord) -> None:
-            await journal.append(record.to_json())
-
         return {
             name: connect_batches(
-                settings, name, write, index.batches,
+                settings, name, lambda record: journal.append(record.to_json()), index.batches,
                 before_sending=self.stop.check,
                 waits=self.plan.spec.experiment.retry.transient,
                 notify=partial(events.on_server_status, settings.server_url),

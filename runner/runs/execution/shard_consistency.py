@@ -82,12 +82,14 @@ def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
     Return the run's folder if all its shards were already merged; otherwise None.
 
     Raises:
-        RunDirectoryError: the run has other shards or none, or the folder has the journal of another part.
+        RunDirectoryError: the run has other shards or none, its shards have another spec, or the folder has the journal
+            of another part.
     """
     run = results.run(split_part(run_id)[0])
     shard = plan.shard
     if not run.manifest_path.is_file():
-        other_shards = [other for other, _ in run.started_parts() if shard is None or other.of != shard.of]
+        parts = run.started_parts()
+        other_shards = [other for other, _ in parts if shard is None or other.of != shard.of]
         if other_shards:
             conflict = "" if shard is None else f", not into {shard.of}"
             raise RunDirectoryError(
@@ -95,6 +97,9 @@ def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
                 f"--shard K/{other_shards[0].of}, merge the shards with nip-run merge {run.run_id}, or add --run-id "
                 "NAME to play a new run"
             )
+        intact_part = next((part for other, part in parts if other != shard and part.damage() is None), None)
+        if intact_part is not None:
+            results.manifest_of(plan, intact_part.run_id)  # raises if this shard has another spec
     elif shard is not None:
         _check_merged(run, plan, shard)
         return run
@@ -154,7 +159,7 @@ def _check_journal(folder: RunFolder, shard: Shard | None) -> None:
         expected = "the whole run" if shard is None else f"shard {shard}"
         raise RunDirectoryError(
             f"{folder.journal} is the journal of {actual}, not of {expected}; restore the journal of {expected} from a "
-            "backup, or move this file away to start again"
+            f"backup, or move {folder.path} away to start again"
         )
 
 

@@ -94,11 +94,13 @@ def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierR
     own_run = results.run(plan.run_id)
     if own_run.manifest_path.is_file() and _explain_mismatch(own_run.manifest(), plan) is None:
         return read_statistics(own_run, plan)
-    models = _models_of_plan(plan)
+    agents, models = plan.spec.experiment.agents, plan.spec.experiment.models
+    called = {(name, models[agent.model].provider, models[agent.model].name) for name, agent in agents.items()}
     similar = [
         (manifest.started_at, folder.run_id, folder)
         for folder, manifest in results.runs_with_manifests()
-        if _explain_mismatch(manifest, plan) is None and _models_of_run(manifest) == models
+        if _explain_mismatch(manifest, plan) is None
+        and called == {(row["agent"], row["provider"], row["model"]) for row in manifest.agents}
     ]
     if not similar:
         return None
@@ -153,15 +155,6 @@ def read_statistics(folder: RunFolder, plan: Plan) -> EarlierRun:
         _reported_rates(folder),
         _mean_in_flight(folder.manifest(), seconds),
     )
-
-
-def _models_of_plan(plan: Plan) -> set[tuple[str, str, str]]:
-    agents, models = plan.spec.experiment.agents, plan.spec.experiment.models
-    return {(name, models[agent.model].provider, models[agent.model].name) for name, agent in agents.items()}
-
-
-def _models_of_run(manifest: Manifest) -> set[tuple[str, str, str]]:
-    return {(row["agent"], row["provider"], row["model"]) for row in manifest.agents}
 
 
 def _mean_in_flight(manifest: Manifest, seconds: float) -> float | None:

@@ -140,7 +140,7 @@ def open_session(
     Raises:
         UsageError: the run is finished, and the plan would remove some of its games.
         RunError: an error of the disk or the leaderboard, or the folder contains another run.
-        DamagedRunError: the shards were merged, but metrics or tables of the merged run are missing.
+        DamagedRunError: the journal is missing, or the shards were merged, but metrics or tables are missing.
     """
     options = run.options
     merged_folder = check_shards(run.plan, results, run.run_id)
@@ -152,6 +152,8 @@ def open_session(
     replay_source = _replay_source(replay, folder, manifest)
     if _is_finished(plan, folder, manifest, replay):
         return _finished_result(plan, folder, manifest, results)
+    if not is_whole_replay(replay):
+        _check_has_answers(plan, folder, manifest)
     if human_groups(plan) and not is_whole_replay(replay):
         check_page(plan, options)
         shared.questions = options.ask_people() if options.ask_people is not None else None
@@ -234,6 +236,22 @@ def _recorded_replay(plan: Plan, manifest: Manifest, run_id: str, results: Resul
     if plan.spec.resumed_run_id != run_id or manifest.replay_of is None:
         return None
     return ReplayOf(_folder_of_replayed_run(manifest.replay_of.run_id, results), manifest.replay_of.until_round)
+
+
+def _check_has_answers(plan: Plan, folder: RunFolder, manifest: Manifest) -> None:
+    """Check that a run that has answers of models or people still has its journal.
+
+    Raises:
+        DamagedRunError: the journal is missing or empty, so all these answers would be paid for again.
+    """
+    has_journal = folder.journal.is_file() and folder.journal.stat().st_size > 0
+    are_free = not any(group.traits.metered or group.traits.asks_people for group in used_models(plan).values())
+    if manifest.completions and not has_journal and not are_free:
+        raise DamagedRunError(
+            f"{folder.journal} is missing or empty, so nip-run would ask again for the "
+            f"{counted(manifest.completions, 'answer')} of run {folder.run_id}; restore the file, or add "
+            "--run-id NAME, or --again, to play a new run"
+        )
 
 
 def _check_can_continue(plan: Plan, folder: RunFolder, manifest: Manifest, results: Results) -> list[str]:

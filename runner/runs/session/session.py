@@ -308,6 +308,14 @@ class Session:
         is_counted = self._is_counted and not self.in_flight()
         spent = None if is_counted else measure_spending(self.plan, self.folder)
         counts = accounting.final_counts(UsageTotals(self._costs.recorded_usd) if spent is None else spent.maximum)
+        if spent is not None and self._stopping_decision is not None and self._stopping_decision.decided:
+            unused_count, usd = spent.answers - counts["completions"], counts["cost_usd"]
+            if unused_count > 0:
+                paid = "are paid for" if usd is None else f"cost ${spent.usd - usd:.4f} more"
+                self.notes.append(
+                    f"{counted(unused_count, 'answer')} not used: they belong to games after the one where `until` "
+                    f"stopped; they {paid} and are stored in the journal"
+                )
         earlier = self._earlier_manifest
         calls = counts["completions"], counts["failed_calls"]
         if earlier is not None and earlier.status in PLAYED and (earlier.completions, earlier.failed_calls) == calls:
@@ -317,14 +325,6 @@ class Session:
         else:
             counted_price = "cost_usd counts all calls of the run at the new price"
         self.notes.extend(f"{note}; {counted_price}" for note in self.price_notes)
-        if spent is not None and self._stopping_decision is not None and self._stopping_decision.decided:
-            unused_count = spent.answers - counts["completions"]
-            if unused_count > 0:
-                answers = "1 answer" if unused_count == 1 else f"{unused_count:,} answers"
-                self.notes.append(
-                    f"{answers} not used: they belong to games after the one where `until` stopped; they are paid for "
-                    "and stored in the journal"
-                )
         if self.plan.shard is not None:  # `merge` compares this number with the journal to detect a truncated file
             self.manifest = replace(self.manifest, journal_records=count_records())
         self.folder.seal(*COLUMNS)

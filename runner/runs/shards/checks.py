@@ -149,7 +149,7 @@ def _find_spec_problems(spec_values: Sequence[tuple[StoredShard, Mapping[str, ob
     for shard, values in spec_values:
         if keys := _differing_keys(values, usual_values):
             listed = ", ".join(f"{key} ({values.get(key)!r}, elsewhere {usual_values.get(key)!r})" for key in keys[:6])
-            yield f"{shard} was played with a different spec: {listed}; play this shard again with the others' spec"
+            yield f"{shard} was played with a different spec: {listed}; repeat the shards with the same values"
 
 
 def _most_frequent(mappings: Sequence[Mapping[str, object]]) -> Mapping[str, object]:

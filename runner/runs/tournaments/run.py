@@ -91,7 +91,8 @@ class _TournamentSession(SessionOfParts):
             self._play_round(rounds.rounds[-1], len(rounds.rounds))
         for number in played.keys() - (rounds.rounds[-1].keys() if rounds.rounds else ()):
             for leg in LEGS:
-                self._games.read(self.plan.pairings[number], leg, self._part(number, leg))
+                part = self.folder.sibling(part_run_id(self.folder.run_id, number, leg))
+                self._games.read(self.plan.pairings[number], leg, part)
 
     def _next_round(self, rounds: RoundLog) -> Round:
         """Return the next round; empty if the tournament ends because of its number of games or its budget."""
@@ -118,9 +119,6 @@ class _TournamentSession(SessionOfParts):
         done = sum(part.rollouts or 0 for part in parts)
         spent, share = budget.spent, RESERVE * count / max(done, 1)
         return UsageTotals(spent.usd * share, round(spent.tokens * share), round(spent.completions * share))
-
-    def _part(self, number: int, leg: str) -> RunFolder:
-        return self.folder.sibling(part_run_id(self.folder.run_id, number, leg))
 
     def _play_round(self, planned: Round, round_number: int) -> None:
         """Play the games of a round that are not finished, and read all its games.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.base.errors import TransientError
+from runner.base.errors import Stopped, TransientError
 from runner.base.value_class import value_class
 from runner.models.admission import LocalAdmission
 from runner.models.costs import CallCosts
@@ -119,6 +119,8 @@ class PermitIssuer:
         except Exception as error:  # noqa: BLE001 - any error denies the call
             if not call.is_granted:  # otherwise the worker itself has reported the error
                 request.calls.send(Denied(request.call_number, RemoteError.from_exception(error)))
+            elif isinstance(error, Stopped):  # the run stopped before the worker sent the call
+                self.discard(request.calls, request.sample)
         finally:
             request.calls.open_calls.pop(request.call_number, None)
 

@@ -106,7 +106,8 @@ class _RunPlayer:
         )  # fmt: skip
         self._builder = WorkerOutputBuilder(plan, start.run_id, costs) if start.sends_outputs else None
         if fine_tune_settings(plan) is not None and self._builder is None:
-            plan.spec.prompts.rendered.on_new_text = self._send_rendered
+            send = channel.send
+            plan.spec.prompts.rendered.on_new_text = lambda key, text: send(messages.TemplateRendered(key, text))
         self._servers = Servers(start.concurrency)
         self._servers.adapters = start.adapters
         self._connection = self._connect()
@@ -150,9 +151,6 @@ class _RunPlayer:
             on_end=lambda job: self._connection.release((job.datapoint.id, job.number)),
             stop=self._stop,
         )
-
-    def _send_rendered(self, key: tuple[Any, ...], text: str) -> None:
-        self._channel.send(messages.TemplateRendered(key, text))
 
     def _accept_lease(self, lease: messages.Lease) -> None:
         self._waiting_jobs.append(lease.job)

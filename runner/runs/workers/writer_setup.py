@@ -48,14 +48,9 @@ async def open_scheduler(
         for model_settings in costs.groups.values():
             remember_secrets(model_settings)  # so that the writer redacts API keys in messages from workers
         permits = PermitIssuer(
-            costs=costs,
-            servers=builder.shared.servers,
-            retry=plan.spec.experiment.retry,
-            budget=builder.budget,
-            in_flight_file=in_flight,
-            stop=builder.stop,
-            count_records=lambda: journal.records,
-        )
+            costs=costs, servers=builder.shared.servers, retry=plan.spec.experiment.retry, budget=builder.budget,
+            in_flight_file=in_flight, stop=builder.stop, count_records=lambda: journal.records,
+        )  # fmt: skip
         start_message = _start_message(builder, journal, game_records, sends_outputs=sends_outputs)
         state = WriterState(
             plan=plan, start_message=start_message, journal=journal, game_records=game_records, permits=permits,
@@ -68,18 +63,13 @@ async def open_scheduler(
 def _start_message(
     builder: LayerBuilder, journal: Journal, game_records: GameRecordStore, *, sends_outputs: bool
 ) -> StartMessage:
+    servers = builder.shared.servers
     return StartMessage(
-        plan=builder.plan,
-        run_id=builder.folder.run_id,
-        is_journal_bound_to_run=journal.is_bound_to_run,
-        answers_cost_money=builder.answers_cost_money,
-        is_budgeted=builder.budget is not None,
-        sends_outputs=sends_outputs,
-        answered_model_groups=frozenset(game_records.answered_model_groups),
-        concurrency=builder.shared.servers.concurrency,
-        adapters=dict(builder.shared.servers.adapters),
-        journal_id=journal.journal_id,
-    )
+        plan=builder.plan, run_id=builder.folder.run_id, is_journal_bound_to_run=journal.is_bound_to_run,
+        answers_cost_money=builder.answers_cost_money, is_budgeted=builder.budget is not None,
+        sends_outputs=sends_outputs, answered_model_groups=frozenset(game_records.answered_model_groups),
+        concurrency=servers.concurrency, adapters=dict(servers.adapters), journal_id=journal.journal_id,
+    )  # fmt: skip
 
 
 async def _open_pool(builder: LayerBuilder, exit_stack: AsyncExitStack) -> WorkerPool:

@@ -12,18 +12,32 @@ from typing import Any
 import pytest
 
 from runner.base import errors
-from runner.base.errors import JournalError, MalformedError, NipRunError, ProviderRefusal, RunError
+from runner.base.errors import (
+    JournalError,
+    MalformedError,
+    NipRunError,
+    ProviderRefusal,
+    RunError,
+    Stopped,
+    TransientError,
+)
 from runner.base.storage.journal import Journal
 from runner.base.storage.log_lines import add_number, encode, encode_unnumbered
+from runner.models.interface import SampleKey
 from runner.models.journal_index import JournalIndex
 from runner.models.journal_records import OtherRecord, log_header, read_records
+from runner.models.layers.lost_calls import InFlightFile
+from runner.models.server_states import Servers
+from runner.models.usage_totals import UsageTotals
 from runner.results.game_measurements import GameMeasurement
 from runner.results.tables import Rows
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.reorder_buffer import MAX_CHARACTERS_IN_MEMORY, PlanOrderBuffer
+from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import RolloutCounts
 from runner.runs.execution.game_outputs import RolloutOutput, WorkerGame, WorkerRollout
+from runner.runs.execution.spending import run_costs
 from runner.runs.workers import messages
 from runner.runs.workers.leases import (
     MAX_DEATHS_ALONE,
@@ -33,6 +47,7 @@ from runner.runs.workers.leases import (
     game_key_of_job,
     game_key_of_sample,
 )
+from runner.runs.workers.permits import PermitIssuer, WorkerCalls
 from runner.runs.workers.remote_errors import RemoteError
 from runner.runs.workers.worker_deaths import MAX_DEATHS, MAX_EARLY_DEATHS, WorkerDeathCounter
 from runner.runs.workers.writer_state import WorkerSlot
@@ -265,3 +280,28 @@ def test_repeated_worker_deaths_end_the_run(was_ready: bool, limit: int, message
     with pytest.raises(RunError, match=f"{message}.*no memory"):
         deaths.count(WorkerSlot(0), "ended with exit code 1: no memory", was_ready=was_ready)
     assert LeasedGame(make_job(0)).is_suspect is False
+
+
+@pytest.mark.parametrize(("error", "in_flight"), [(Stopped(), 0), (TransientError("status 500"), 1)])
+def test_a_granted_call_that_was_not_sent_is_not_in_flight(tmp_path: Path, error: NipRunError, in_flight: int) -> None:
+    """A worker does not send a granted call if the run stops at that moment. A failed call stays until its record."""
+    plan = Plan(load_spec(spec_file(tmp_path, "http://localhost:1/v1", size=1)))
+
+    async def run_call() -> int:
+        in_flight_file = InFlightFile(tmp_path / "in_flight")
+        with closing(in_flight_file):
+            issuer = PermitIssuer(
+                costs=run_costs(plan), servers=Servers(2), retry=plan.spec.experiment.retry, budget=None,
+                in_flight_file=in_flight_file, stop=StopSwitch(), count_records=lambda: 1,
+            )  # fmt: skip
+            granted = asyncio.Event()
+            calls = WorkerCalls(lambda _: granted.set())
+            sample, max_cost = SampleKey("p0", 0, 0, "prover", 0), UsageTotals(1.0, 100, 1)
+            issuer.request_permit(calls, messages.PermitRequested(0, "m", None, sample, max_cost))
+            await granted.wait()
+            assert in_flight_file.count_calls() == 1
+            issuer.finish_call(calls, messages.CallEnded(0, None, RemoteError.from_exception(error)))
+            await issuer.wait_until_calls_end(calls)
+            return in_flight_file.count_calls()
+
+    assert asyncio.run(run_call()) == in_flight

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import ANSWERS_ARE_SAVED, BudgetExhausted, ProviderRefusal, RunError
+from runner.results.folder import RunFolder
 from runner.runs.execution.accounting import Progress
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import (
@@ -105,7 +106,7 @@ def test_ctrl_c_waits_for_calls_in_flight_and_a_single_process_resumes(tmp_path:
         run = only_run(tmp_path / "results")
         calls = [record for record in journal_records(run) if record["kind"] == "call"]
         assert len(calls) == server.requests  # every answer arrived and is recorded
-        assert not (run / "in_flight").exists()
+        assert not RunFolder(run).in_flight.exists()
         run_spec(tmp_path / "spec.yaml", tmp_path / "results")
         assert max(server.stats()["bodies"].values()) == 1
 
