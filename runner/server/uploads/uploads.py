@@ -145,7 +145,7 @@ class Uploads:
         with self._database.reading() as connection:
             row, declaration = self._find_row(connection, viewer, upload_id)
             is_open = row.state == OPEN
-            visible_blobs = _visible_blobs(connection, viewer, list(declaration.blobs)) if is_open else set()
+            visible_blobs = _visible_blobs(connection, viewer, declaration.blobs) if is_open else set()
         missing = {}
         for sha256, size in declaration.blobs.items() if is_open else ():
             received = None if sha256 in visible_blobs else self.pieces.received_bytes(upload_id, sha256)
@@ -184,8 +184,8 @@ class Uploads:
         now = time.time()
         with self._database.reading() as connection:
             row, declaration = self._find_row(connection, viewer, upload_id)
-            is_visible = bool(_visible_blobs(connection, viewer, [sha256]))
-        size = declaration.blobs.get(sha256)
+            size = declaration.blobs.get(sha256)
+            is_visible = bool(_visible_blobs(connection, viewer, {sha256: size or 0}))
         if size is None or row.state != OPEN:
             raise NotFoundError("the upload is not open or does not declare this blob; run the publish command again")
         if is_visible or self.pieces.received_bytes(upload_id, sha256) is None:
@@ -271,14 +271,16 @@ def is_published(connection: Connection, folder: DeclaredFolder) -> bool:
     return connection.execute(query.limit(1)).scalar() is not None
 
 
-def _visible_blobs(connection: Connection, viewer: Viewer, blobs: Sequence[str]) -> set[str]:
+def _visible_blobs(connection: Connection, viewer: Viewer, blobs: Mapping[str, int]) -> set[str]:
     """Return the blobs in releases that the viewer can see, which the client need not send again.
 
+    `blobs` maps hashes to declared sizes. The client must send a blob with a wrong size, so that the size is checked.
     The client must send all other blobs, even if the server has them. If the server did not ask for such a blob, it
     would reveal that a private release contains the blob.
     """
-    query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)
-    return set(connection.execute(query.where(files.c.sha256.in_(blobs), visible_to(viewer))).scalars())
+    query = select(files.c.sha256, files.c.size).join(releases, releases.c.id == files.c.release_id)
+    rows = connection.execute(query.where(files.c.sha256.in_(blobs), visible_to(viewer)))
+    return {row.sha256 for row in rows if row.size == blobs[row.sha256]}
 
 
 def published_bytes(connection: Connection, account_id: int) -> int:
