@@ -215,11 +215,9 @@ def _find_fact_problems(fetched: FetchedRelease, run: RunFolder) -> Iterator[str
     if run.metrics.is_file() and facts.get("accuracy") is not None:
         accuracy = find_accuracy(read_json(run.metrics)) or {}
         for name, value in {"value": None, **dict(facts["accuracy"].items())}.items():
-            if not is_same(value, accuracy.get(name)):
-                yield (
-                    f"{reference}: its facts say accuracy.{name} {value!r}, but its metrics.json says "
-                    f"{accuracy.get(name)!r}"
-                )
+            recorded = accuracy.get(name)
+            if not is_same(value, recorded):
+                yield f"{reference}: its facts say accuracy.{name} {value!r}, but its metrics.json says {recorded!r}"
     hashes = {"run": manifest.identity, "game": manifest.game_sha256}
     for name, value in hashes.items():
         if fetched.release.identity.get(name, value) != value:
