@@ -247,10 +247,13 @@ class Uploads:
             self.pieces.remove(upload_id)
 
     def delete_expired(self) -> None:
-        """Delete uploads that were idle for `upload_seconds`, and the received bytes of uploads that have ended."""
+        """Delete uploads that were idle for `upload_seconds`, and the received bytes of uploads that have ended.
+
+        The time of the last activity is in the future if the clock of the machine was wrong.
+        """
         with self._database.writing() as connection:
-            is_expired = uploads.c.touched < time.time() - self._settings.upload_seconds, uploads.c.state != CHECKING
-            connection.execute(delete(uploads).where(*is_expired))
+            is_expired = func.abs(time.time() - uploads.c.touched) > self._settings.upload_seconds
+            connection.execute(delete(uploads).where(is_expired, uploads.c.state != CHECKING))
         # List the folders before the query, because folders of uploads that are declared after the query must stay.
         folder_names = list(self.pieces.folder_names())
         with self._database.reading() as connection:
