@@ -218,8 +218,7 @@ def _find_fact_problems(fetched: FetchedRelease, run: RunFolder) -> Iterator[str
             recorded = accuracy.get(name)
             if not is_same(value, recorded):
                 yield f"{reference}: its facts say accuracy.{name} {value!r}, but its metrics.json says {recorded!r}"
-    hashes = {"run": manifest.identity, "game": manifest.game_sha256}
-    for name, value in hashes.items():
+    for name, value in {"run": manifest.identity, "game": manifest.game_sha256}.items():
         if fetched.release.identity.get(name, value) != value:
             yield f"{reference}: its identity ({name}) differs from that in its manifest.json"
 
