@@ -25,7 +25,7 @@ def describe_error(error: Exception, folder: Path | None = None) -> str:
         MemoryError: memory ran out, and the next release would not have enough either.
         RegistryUnavailableError: the registry cannot be read, and the next release could not be read either.
     """
-    for cause in _causes(error):
+    for cause in causes_of(error):
         if isinstance(cause, RegistryUnavailableError):
             raise cause
     if lacks_memory(error):
@@ -44,7 +44,7 @@ def lacks_memory(error: BaseException) -> bool:
         isinstance(cause, MemoryError)
         or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM)
         or (isinstance(cause, (ImportError, RuntimeError)) and _NO_MEMORY.search(str(cause)) is not None)
-        for cause in _causes(error)
+        for cause in causes_of(error)
     )
 
 
@@ -55,12 +55,12 @@ def is_temporary(error: BaseException, folder: Path) -> bool:
     """
     return any(
         isinstance(cause, (OSError, MemoryError, RecursionError)) or is_machine_error(cause)
-        for cause in _causes(error)
+        for cause in causes_of(error)
         if not (isinstance(cause, FileNotFoundError) and Path(str(cause.filename)).is_relative_to(folder))
     )
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error, the error that caused it, and so on."""
     while error is not None:
         yield error

@@ -85,13 +85,10 @@ def import_folder(settings: Settings, report: Callable[[str], None]) -> ImportRe
 
 def _find_missing(server: Service, registry: Registry) -> list[ReleaseEntry]:
     """Return the releases in the folder that the server's database does not have."""
-    entries = registry.entries()
-    if not entries:
-        return []
     names = (releases.c.kind, releases.c.owner, releases.c.name, releases.c.version)
     with server.database.reading() as connection:
         folders = {"/".join(row) for row in connection.execute(select(*names))}
-    return [entry for entry in entries if entry.reference.folder not in folders]
+    return [entry for entry in registry.entries() if entry.reference.folder not in folders]
 
 
 def _publication_groups(

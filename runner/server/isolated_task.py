@@ -31,7 +31,7 @@ from runner.base.errors import NipRunError, ReleaseError, RunError, os_errors_as
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.duckdb_connections import reuse_connections
 from runner.base.storage.safe_files import make_folders, read_bounded, remove_folder
-from runner.registry.release_errors import RegistryUnavailableError, describe_error, lacks_memory
+from runner.registry.release_errors import RegistryUnavailableError, causes_of, describe_error, lacks_memory
 from runner.server.settings import Settings
 
 MAX_RESULT_BYTES = 256 << 20
@@ -210,17 +210,16 @@ def _run_with_limits(limits: TaskLimits, target: Callable[..., Any], args: tuple
         raise
 
 
-def is_server_fault(error: BaseException | None) -> bool:
+def is_server_fault(error: BaseException) -> bool:
     """Return whether the server caused an error: its database or blob store, its disk, or too many open files."""
-    while error is not None:
-        if isinstance(error, (SQLAlchemyError, RegistryUnavailableError)):
+    for cause in causes_of(error):
+        if isinstance(cause, (SQLAlchemyError, RegistryUnavailableError)):
             return True
-        if isinstance(error, OSError) and error.errno in _SERVER_FAULT_ERRNOS:
+        if isinstance(cause, OSError) and cause.errno in _SERVER_FAULT_ERRNOS:
             return True
-        is_from_local_database = type(error).__module__.lstrip("_") in ("duckdb", "sqlite3")
-        if is_from_local_database and any(text in str(error) for text in _SERVER_FAULT_TEXTS):
+        is_from_local_database = type(cause).__module__.lstrip("_") in ("duckdb", "sqlite3")
+        if is_from_local_database and any(text in str(cause) for text in _SERVER_FAULT_TEXTS):
             return True
-        error = error.__cause__ or error.__context__
     return False
 
 

@@ -106,7 +106,7 @@ class VisibleReleases:
     def _index_entry(self, row: Row[Any], additions: Mapping[tuple[int, str], str]) -> IndexedRelease:
         yanked = None
         if (sha256 := additions.get((row.id, YANKED))) is not None:
-            yanked = read_small_file(self._blobs.open(sha256), YANKED_FILE, MAX_YANK_BYTES)
+            yanked = read_yank(self._blobs, sha256)
         has_signature = (row.id, SIGNATURE_FOLDER) in additions
         return IndexedRelease(reference_of(row).folder, row.sha256, yanked, has_signature)
 
@@ -145,6 +145,17 @@ def find_added_files(connection: Connection, condition: ColumnElement[bool]) -> 
     """
     query = select(files.c.release_id, files.c.part, files.c.sha256).where(files.c.part != "", condition)
     return {(row.release_id, row.part): row.sha256 for row in connection.execute(query)}
+
+
+def read_yank(blobs: BlobStore, sha256: str) -> bytes:
+    """Return the content of a `yanked.json`; b"", which is not valid, if its blob is lost.
+
+    So readers refuse this release, and can still list the others.
+    """
+    try:
+        return read_small_file(blobs.open(sha256), YANKED_FILE, MAX_YANK_BYTES)
+    except NotFoundError:
+        return b""
 
 
 def visible_to(viewer: Viewer) -> ColumnElement[bool]:

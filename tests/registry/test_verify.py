@@ -329,10 +329,11 @@ def test_forged_metric_is_reported_in_a_release_with_valid_hashes(published_fold
 def test_facts_that_contradict_the_files_are_reported(published_folder: Path, tmp_path: Path) -> None:
     bundle = build_run_bundle(find_run(published_folder))
     accuracy = {**bundle.release.facts["accuracy"], "value": 0.9999}
-    facts = {**bundle.release.facts, "accuracy": accuracy, "parent_run_id": "learn"}
+    wrong_facts = {"accuracy": accuracy, "parent_run_id": "learn", "models": {"verifier": "gpt-9"}, "task": "0" * 64}
+    facts = {**bundle.release.facts, **wrong_facts}
     forged = replace(bundle, release=replace(bundle.release, facts=facts))
     problems = find_problems(tmp_path / "registry", publish_bundles(tmp_path / "registry", forged))
-    for fact in ("accuracy.value 0.9999", "parent_run_id 'learn'"):
+    for fact in ("accuracy.value 0.9999", "parent_run_id 'learn'", "models {'verifier': 'gpt-9'}", "task '000"):
         assert [line for line in problems if f"its facts say {fact}" in line], problems
 
 

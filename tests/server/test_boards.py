@@ -152,6 +152,20 @@ def test_board_of_another_version_is_replaced_when_the_server_starts(
     updater.close()
 
 
+def test_damaged_board_is_replaced_when_the_server_starts(
+    service: Service, worker: BoardWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = BoardPaths(service.settings)
+    make_folders(paths.boards)
+    index = paths.boards / worker.build() / INDEX_FILE
+    index.write_bytes(b"damaged" * 1_000)
+    updater = BoardUpdater(service.settings, service.database)
+    monkeypatch.setattr(updater, "_build", worker.build)
+    updater.start()
+    wait_until(lambda: updater.newest is not None and not index.exists())
+    updater.close()
+
+
 @pytest.mark.parametrize("bad", [(), (3,), (0, 9), (4, 5, 6), tuple(range(10))])
 def test_find_culprits_returns_exactly_the_failing_items(bad: tuple[int, ...]) -> None:
     assert find_culprits(range(10), lambda batch: not set(batch) & set(bad)) == list(bad)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.types import Message
 
+from runner.base.errors import ReleaseError
 from runner.base.storage.safe_files import make_folders
+from runner.documents.releases.manifest import MANIFEST
 from runner.documents.releases.reference import Kind
 from runner.pages.report.served import ServedPage, render_served
+from runner.registry.transports.yanks import YANKED_FILE, format_yanked_file
+from runner.server.boards.public_registry import PublicRegistry
 from runner.server.service import Service
 from runner.server.settings import Settings
+from runner.server.store.blobs import DiskBlobStore
 from runner.server.web.app import DEFAULTS, create_app
+from tests.server.test_uploads import contents_by_folder, make_bundle
+from tests.support.raw_uploads import RawUploadClient
 from tests.support.registry_locations import bundle
 from tests.support.server_process import ServerProcess
 
@@ -76,3 +85,26 @@ def test_download_while_a_stored_file_cannot_be_read_is_not_reported_as_a_refuse
     blob.with_suffix(".moved").rename(blob)
     assert (response.status, response.json["code"], response.headers["retry-after"]) == (503, "busy", "2")
     assert "blob" not in response.json["message"]
+
+
+def test_release_with_a_lost_file_does_not_prevent_readers_from_listing_the_others(
+    server: ServerProcess, acme: RawUploadClient
+) -> None:
+    contents = {name: contents_by_folder(make_bundle(name, data=name.encode())) for name in ("good", "bad", "yanked")}
+    for folders in contents.values():
+        acme.publish(folders)
+    yank = format_yanked_file("a leak")
+    acme.publish({"dataset/acme/yanked/1/yanked": {YANKED_FILE: yank}})
+    for data in (contents["bad"]["dataset/acme/bad/1"][MANIFEST], yank):
+        sha256 = hashlib.sha256(data).hexdigest()
+        (server.folder / "blobs" / sha256[:2] / sha256).unlink()
+    with server.registry() as registry:
+        entries = {entry.reference.name: entry for entry in registry.entries()}
+        registry.plan_prefetch((entry, MANIFEST) for entry in entries.values())
+        assert registry.read_manifest(entries["good"])[0].name == "good"
+        for name, problem in (("bad", "release.json is missing"), ("yanked", "yanked.json is damaged")):
+            with pytest.raises(ReleaseError, match=problem):
+                registry.read_manifest(entries[name])
+    with closing(server.open_database()) as database:
+        board = PublicRegistry(database, DiskBlobStore(server.folder / "blobs"), "", server.settings.limits)
+    assert {entry.reference.name for entry in board.entries() if entry.unreadable is None} == {"good", "bad"}

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select
+from fastapi import HTTPException
+from sqlalchemy import event, insert, select
 
 from runner.base.errors import UsageError
 from runner.documents.releases.bundle import open_content
@@ -20,11 +21,12 @@ from runner.registry.bundles.runs import build_run_draft
 from runner.registry.components.drafts import build_component_draft
 from runner.registry.draft import PublisherChoices
 from runner.results.leaderboard.results_folder import Results
-from runner.server.accounts.accounts import Viewer, find_account_id, viewer_of_account
-from runner.server.competitions.editing import CompetitionChanges, change_competition, find_for_change
+from runner.server.accounts.accounts import ANYBODY, Viewer, find_account_id, viewer_of_account
+from runner.server.competitions.editing import CompetitionChanges, change_competition, find_for_change, relabel
 from runner.server.competitions.storage import REFUSED, WAITING, submit_run
 from runner.server.store.database import Database
-from runner.server.store.schema import competitions, releases, submissions
+from runner.server.store.schema import competition_labels, competitions, releases, submissions
+from runner.server.web.api.competitions import CREATION_LOCK, create
 from tests.server.test_competitions import LABELS, ROWS, Contest, competition_body, write_rows
 from tests.server.test_keeping import expect_server_command_error, run_server_command
 from tests.support.raw_uploads import RawUploadClient
@@ -216,3 +218,29 @@ def _hash(data: bytes) -> str:
     import hashlib
 
     return hashlib.sha256(data).hexdigest()
+
+
+def test_many_labels_are_replaced_without_one_statement_for_each(records: Database) -> None:
+    """Other writers wait for the transaction, so a statement for each of a million labels would stop the server."""
+    ids = [f"p{index}" for index in range(500)]
+    with records.writing() as connection:
+        rows = [{"competition_id": 1, "datapoint_id": id_, "label": 0, "is_held": False} for id_ in ids]
+        connection.execute(insert(competition_labels), rows)
+    with records.writing() as connection:
+        competition = find_for_change(connection, None, "acme", "cup")
+        statements: list[str] = []
+        event.listen(connection, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+        assert relabel(connection, competition, dict.fromkeys(ids[1:], 1), NOW, by="", reason="wrong") == 499
+        changed = dict(connection.execute(select(competition_labels.c.datapoint_id, competition_labels.c.label)).all())
+    assert changed == {"p0": 0, **dict.fromkeys(ids[1:], 1)}
+    assert len(statements) < 10
+
+
+def test_competition_is_not_created_while_another_one_is_created() -> None:
+    """Each creation takes a thread and a process, so one account could stop the server with many requests at once."""
+    request: Any = None
+    with CREATION_LOCK, pytest.raises(HTTPException) as refused:
+        create(request, ANYBODY, request)
+    assert refused.value.status_code == 503
+    assert refused.value.headers == {"retry-after": "5"}
+    assert not CREATION_LOCK.locked()

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from runner.documents.releases.manifest import MANIFEST
 from runner.documents.releases.reference import Kind, Reference
 from tests.registry.hostile import LINK, ROWS, HostileRelease
-from tests.support.raw_uploads import RawUploadClient
+from tests.server.test_uploads import contents_by_folder, make_bundle
+from tests.support.raw_uploads import RawUploadClient, describe_file
 from tests.support.release_trees import ReleaseTree, manifest_bytes
 from tests.support.server_process import ServerProcess
 
@@ -140,3 +142,19 @@ def test_facts_of_the_wrong_type_or_size_are_refused_with_the_reason(served: Ser
         (own_problem,) = [problem for problem in result["problems"] if f"{kind}/mallory/evil{number}@1" in problem]
         assert message in own_problem
         assert len(own_problem) < 500
+
+
+def test_file_that_the_server_already_has_cannot_be_declared_with_a_false_size(server: ServerProcess) -> None:
+    """With a false size, the answer to a request for many files could not be read, also by readers of other files."""
+    with RawUploadClient(server.address, server.create_token("mallory")) as raw:
+        hostile = contents_by_folder(make_bundle("hostile", owner="mallory"))
+        ((folder, files),) = hostile.items()
+        assert raw.publish(contents_by_folder(make_bundle("carrier", owner="mallory", data=files[MANIFEST])))["state"]
+        declared = [describe_file(path, data) for path, data in files.items()]
+        for file in declared:
+            file["size"] += 100 * (file["path"] == MANIFEST)
+        upload = raw.client.post("/uploads", json={"folders": [{"folder": folder, "files": declared}]}).json()["id"]
+        for data in files.values():
+            raw.send_blob(upload, data)
+        assert raw.commit(upload).status_code == 422
+        assert raw.publish(hostile)["state"] == "published"

@@ -52,6 +52,15 @@ def test_token_lifetime_that_is_no_date_is_refused(tmp_path: Path) -> None:
     assert run_server_command(tmp_path, "tokens", "dora") == []
 
 
+def test_all_acts_are_listed_also_old_ones(tmp_path: Path) -> None:
+    names = [f"person-{number}" for number in range(90)]
+    run_server_command(tmp_path, "add-account", *names)
+    for action in ("disable", "enable"):
+        run_server_command(tmp_path, action, *names)
+    acts = run_server_command(tmp_path, "acts")
+    assert (len(acts), acts[-1]["did"], acts[-1]["to"]) == (270, "add-account", names[0])
+
+
 def test_action_that_fails_confirms_none_of_its_changes(tmp_path: Path) -> None:
     """An error undoes all changes of a command, also those of earlier names."""
     run_server_command(tmp_path, "add-account", "dora")

@@ -131,6 +131,8 @@ def test_account_page_creates_and_revokes_tokens_only_with_its_form_token(
     assert served.request("/api/v1", token=token_match[1]).json["account"] == "cleo"
     assert b"&lt;b&gt;" in served.request("/mine/account", Cookie=cookie).body
     assert post_form({"what": "make", "scope": "admin", "days": "3", **form_token}).status == 400
+    for days in ("0", "3651", "1e2", "000001" + 400 * "0"):
+        assert post_form({**token_fields, "days": days, **form_token}).status == 400
     assert post_form({"what": "revoke", "token": token_match[1].split("_")[1], **form_token}).status == 303
     assert served.request("/api/v1", token=token_match[1]).status == 401
     assert post_form({"what": "set", "name": "guild", "account": "cleo", **form_token}).status == 400

@@ -203,14 +203,15 @@ def test_rebuild_names_a_damaged_release_and_removes_nothing(server_parts: Serve
     server_parts.close()
 
 
-def test_only_expired_uploads_and_orphaned_folders_are_deleted(server_parts: ServerParts) -> None:
+@pytest.mark.parametrize("touched", [0.0, 4e9])  # the last activity, long ago or with a clock that was wrong
+def test_only_expired_uploads_and_orphaned_folders_are_deleted(server_parts: ServerParts, touched: float) -> None:
     old, contents = server_parts.declare_upload("old")
     server_parts.send(old, contents)
     new, new_contents = server_parts.declare_upload("new")
     server_parts.send(new, new_contents)
     (server_parts.settings.incoming / ("f" * 32)).mkdir()
     with server_parts.database.writing() as connection:
-        connection.execute(update(uploads).where(uploads.c.id == old.id).values(touched=0.0))
+        connection.execute(update(uploads).where(uploads.c.id == old.id).values(touched=touched))
         connection.execute(
             insert(uploads),
             {

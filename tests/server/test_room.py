@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, update
+from sqlalchemy import Connection, insert, update
 
 from runner.base.errors import UsageError
 from runner.documents.releases.limits import Limits
@@ -46,6 +47,32 @@ def test_published_bytes_count_once_toward_the_account_quota(tmp_path: Path) -> 
         small.declare_upload("more")
     for opened in (parts, low_quota, small):
         opened.close()
+
+
+def test_upload_that_is_published_during_a_declaration_counts_toward_the_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = ServerParts(tmp_path / "server", account_bytes=15_000)
+    with parts.database.writing() as connection:
+        account_id = add_account(connection, "acme", time.time())
+    writing = parts.database.writing
+
+    def publish_first() -> AbstractContextManager[Connection]:
+        monkeypatch.undo()
+        with writing() as connection:
+            row = {"kind": "dataset", "owner": "acme", "name": "first", "version": "1", "sha256": "0" * 64,
+                   "visibility": "public", "publisher_id": account_id, "created": 1.0}  # fmt: skip
+            release_id = connection.execute(insert(releases).returning(releases.c.id), row).scalar_one()
+            file = {"path": "dataset/acme/first/1/data.txt", "release_id": release_id, "part": "",
+                    "sha256": "1" * 64, "size": 10_000}  # fmt: skip
+            connection.execute(insert(files), file)
+            parts.database.increment_revision(connection)
+        return writing()
+
+    monkeypatch.setattr(parts.database, "writing", publish_first)
+    with pytest.raises(UsageError, match="your account has published 10,000 bytes"):
+        parts.declare_upload("second")
+    parts.close()
 
 
 def test_disk_space_reserved_for_an_open_upload_is_given_to_no_other(tmp_path: Path) -> None:

@@ -9,17 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from runner.base.storage.log_lines import encode, log_seed
 from runner.base.storage.safe_files import make_folders
 from runner.documents.releases.bundle import Bundle, Content, open_content
 from runner.documents.releases.manifest import ReleaseLink
-from runner.server.accounts.accounts import add_account, add_member
+from runner.server.accounts.accounts import add_account, add_member, find_account_id
+from runner.server.accounts.administration import remove_member
 from runner.server.boards.copied_answers import JOURNAL
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.worker import BoardWorker
 from runner.server.service import Service
 from runner.server.settings import Settings
+from runner.server.store.schema import releases as releases_table
 from tests.support.server_releases import copy_bundle, insert_releases, run_bundle
 
 pytestmark = pytest.mark.full
@@ -79,10 +82,10 @@ def test_only_new_answers_from_another_organization_count_as_a_reproduction(tmp_
     insert_releases(server, [original, *reproductions])
     worker = BoardWorker(settings)
 
-    def tier_and_outcomes(name: str) -> tuple[str, dict[str, str]]:
+    def tier_and_outcomes(name: str, original: str = "run/alice/first@1") -> tuple[str, dict[str, str]]:
         make_folders(tmp_path / name)
         worker.write(tmp_path / name)
-        release = BoardSnapshot(tmp_path / name).release("run/alice/first@1")
+        release = BoardSnapshot(tmp_path / name).release(original)
         assert release is not None
         return release["tier_words"], {
             reproduction["release"]: reproduction["outcome"] for reproduction in release["reproductions"]
@@ -103,6 +106,14 @@ def test_only_new_answers_from_another_organization_count_as_a_reproduction(tmp_
     assert outcomes["run/carol/anew@1"] == "reproduced"
     assert {outcomes[f"run/mallory/{name}@1"] for _, name in copies} == {"copy"}
     assert tier == "reproduced by 1"
+    of_lab = copy_bundle(first, owner="lab")
+    insert_releases(server, [of_lab, make_reproduction(second, of_lab, "bob", "by-a-member")])
+    with server.database.writing() as connection:  # the publisher leaves the organization that owns the run
+        is_of_lab, publisher = releases_table.c.owner == "lab", find_account_id(connection, "alice")
+        connection.execute(update(releases_table).where(is_of_lab).values(publisher_id=publisher))
+        remove_member(connection, "lab", "alice")
+    tier, outcomes = tier_and_outcomes("left", str(of_lab.release.reference))
+    assert (tier, outcomes) == ("recomputed", {"run/bob/by-a-member@1": "own"})
     worker.close()
     server.database.close()
 

@@ -13,9 +13,11 @@ from runner.documents.releases.bundle import Bundle, Content
 from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind
 from runner.registry.bundles.run_data import build_run_data
+from runner.registry.bundles.run_facts import load_datapoints
 from runner.registry.lineage.links import collect_public_group_facts
 from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
+from runner.results.tasks import Task
 from tests.support.files import parquet_rows
 
 DATA_FILES = ("manifest.json", "journal.jsonl", "metrics.json", "stages.jsonl")
@@ -53,6 +55,7 @@ def build_run_bundle(run: Path, *, version: str = "1", links: tuple[ReleaseLink,
         "accuracy": _read_accuracy(run), "benchmark": manifest.benchmark, "protocol": manifest.protocol,
         "models": {row["agent"]: row["model"] for row in manifest.agents},
         "trained": collect_public_group_facts(RunFolder(run)),
+        "task": Task.of_points(RunFolder(run), load_datapoints(RunFolder(run))).sha256,
     }  # fmt: skip
     release = Release(
         kind=Kind.RUN, owner="acme", name=run.name.lower(), version=version, description="A run of tests",

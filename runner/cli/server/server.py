@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 DAY_SECONDS = 24 * 3600.0
 MAX_TOKEN_DAYS = 36_500
-MAX_LISTED_ACTS = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -265,7 +264,7 @@ def _list_acts(database: Database, _: Settings, args: argparse.Namespace) -> int
     from runner.server.accounts.administration import list_actions
 
     with database.reading() as connection:
-        acts = list_actions(connection, MAX_LISTED_ACTS)
+        acts = list_actions(connection)
     rows = [
         {"at": datetime.fromtimestamp(float(str(act["at"])), UTC).strftime("%Y-%m-%d %H:%M:%S"),
          "by": act["by"] or "a command", "did": act["did"], "to": act["to"], "why": act["why"]}

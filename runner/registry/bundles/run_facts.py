@@ -55,19 +55,26 @@ def collect_facts(
     hashes = sorted(datapoint.content_sha256 for datapoint in datapoints)
     return {
         **model_shutdown_facts(_models_of_agents(folder, manifest)),
-        **{name: getattr(manifest, name) for name in _FACTS},
+        **copied_facts(manifest),
         "task": None if manifest.is_training_run else Task.of_points(folder, datapoints).sha256,
-        "status": manifest.status.value,
-        "point": dict(manifest.point),
-        "models": {row["agent"]: row["model"] for row in manifest.agents},
         "accuracy": find_accuracy(metrics),
-        "replay_of": None if manifest.replay_of is None else list(manifest.replay_of),
-        "rejudge_of": None if manifest.rejudge_of is None else list(manifest.rejudge_of),
-        "stopped": manifest.why_stopped,
         "pinned": is_pinned(manifest),
         "cleaned": [],
         "trained": collect_training_facts(folder),
         "datapoints_sha256": hashes if len(hashes) <= MAX_DATAPOINTS else None,
+    }
+
+
+def copied_facts(manifest: Manifest) -> dict[str, Any]:
+    """Return the facts that the manifest of the run's folder has."""
+    return {
+        **{name: getattr(manifest, name) for name in _FACTS},
+        "status": manifest.status.value,
+        "point": dict(manifest.point),
+        "models": {row["agent"]: row["model"] for row in manifest.agents},
+        "replay_of": None if manifest.replay_of is None else list(manifest.replay_of),
+        "rejudge_of": None if manifest.rejudge_of is None else list(manifest.rejudge_of),
+        "stopped": manifest.why_stopped,
     }
 
 

@@ -28,6 +28,7 @@ from runner.models.journal_records import read_records
 from runner.registry.bundles.derived_files import find_differences_from_data
 from runner.registry.bundles.missing_rows import lacks_rows
 from runner.registry.bundles.run_data import find_accuracy
+from runner.registry.bundles.run_facts import copied_facts, load_datapoints
 from runner.registry.bundles.runs import ROWS
 from runner.registry.check_notes import CheckNote, UncheckedNote, limit_messages
 from runner.registry.fetched_release import PARAMETERS, PIN, FetchedRelease, check_lock, fetch_release, open_fetched
@@ -51,7 +52,9 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import COUNTED, PLAYED, Manifest, Status
 from runner.results.metric_plugins import find_plugin_metrics, without_plugin_metrics
 from runner.results.provenance.input_files import spec_hash
+from runner.results.saved_spec import saved_value
 from runner.results.table_columns import COLUMNS
+from runner.results.tasks import Task
 from runner.rollouts.identity import protocol_content
 from runner.rollouts.plan import Plan
 from runner.runs.finished.reconstruction import saved_plan
@@ -198,28 +201,26 @@ def _find_record_problems(fetched: FetchedRelease) -> Iterator[str]:
 
 def _find_fact_problems(fetched: FetchedRelease, run: RunFolder) -> Iterator[str]:
     """Yield a message for each fact in the manifest that contradicts the release's files. Boards show these facts."""
-    facts, manifest = fetched.release.facts, run.manifest()
-    names = (*COUNTED, "run_id", "kind", "parent_run_id")
-    recorded = {name: getattr(manifest, name) for name in names}
-    for name, value in recorded.items():
+    facts, manifest, reference = fetched.release.facts, run.manifest(), fetched.release.reference
+    for name, value in copied_facts(manifest).items():
         if name in facts and not is_same(facts[name], value):
-            yield (
-                f"{fetched.release.reference}: its facts say {name} {facts[name]!r}, but its manifest.json says "
-                f"{value!r}"
-            )
-    yield from (f"{fetched.release.reference}: {problem}" for problem in find_kind_problems(run, facts))
+            texts = [shortened(repr(fact), 200) for fact in (facts[name], value)]
+            yield f"{reference}: its facts say {name} {texts[0]}, but its manifest.json says {texts[1]}"
+    # Redaction may change the path of a checker, which is a part of the task.
+    if not manifest.is_training_run and not lacks_rows(fetched) and saved_value(run, "dataset", "checker") is None:
+        task = Task.of_points(run, load_datapoints(run))
+        if facts.get("task") not in {task.sha256, task.earlier_sha256} - {None}:
+            yield f"{reference}: its facts say task {facts.get('task')!r}, but its rows give {task.sha256}"
+    yield from (f"{reference}: {problem}" for problem in find_kind_problems(run, facts))
     if run.metrics.is_file() and facts.get("accuracy") is not None:
         accuracy = find_accuracy(read_json(run.metrics)) or {}
         for name, value in {"value": None, **dict(facts["accuracy"].items())}.items():
-            if not is_same(value, accuracy.get(name)):
-                yield (
-                    f"{fetched.release.reference}: its facts say accuracy.{name} {value!r}, but its metrics.json says "
-                    f"{accuracy.get(name)!r}"
-                )
-    hashes = {"run": manifest.identity, "game": manifest.game_sha256}
-    for name, value in hashes.items():
+            recorded = accuracy.get(name)
+            if not is_same(value, recorded):
+                yield f"{reference}: its facts say accuracy.{name} {value!r}, but its metrics.json says {recorded!r}"
+    for name, value in {"run": manifest.identity, "game": manifest.game_sha256}.items():
         if fetched.release.identity.get(name, value) != value:
-            yield f"{fetched.release.reference}: its identity ({name}) differs from that in its manifest.json"
+            yield f"{reference}: its identity ({name}) differs from that in its manifest.json"
 
 
 def find_run_problems(folder: RunFolder) -> Iterator[str]:

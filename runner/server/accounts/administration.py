@@ -79,10 +79,9 @@ def list_tokens(connection: Connection, account: str | None = None) -> Iterator[
         yield Token(row.id, row.name, row.scope, row.label, row.created, row.expires, row.revoked)
 
 
-def list_actions(connection: Connection, limit: int) -> list[dict[str, object]]:
-    """Return the latest `limit` actions, newest first."""
-    query = select(acts).order_by(acts.c.id.desc()).limit(limit)
-    return [dict(row) for row in connection.execute(query).mappings()]
+def list_actions(connection: Connection) -> list[dict[str, object]]:
+    """Return all actions, newest first."""
+    return [dict(row) for row in connection.execute(select(acts).order_by(acts.c.id.desc())).mappings()]
 
 
 def set_disabled(connection: Connection, name: str, at: float | None) -> None:

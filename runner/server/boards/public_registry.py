@@ -18,13 +18,13 @@ from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind, Reference, version_order
 from runner.registry.board.cache import BoardCache, CachedRun
 from runner.registry.lineage.nodes import LineageNode
-from runner.registry.transports.listing import SIGNATURE_FOLDER, ReleaseEntry, read_small_file
+from runner.registry.transports.listing import SIGNATURE_FOLDER, ReleaseEntry
 from runner.registry.transports.registry import Registry
-from runner.registry.transports.yanks import MAX_YANK_BYTES, YANKED, YANKED_FILE, parse_yanked_file
+from runner.registry.transports.yanks import YANKED, parse_yanked_file
 from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
 from runner.server.store.schema import files, reference_of, releases
-from runner.server.visible_releases import VisibleReleases, find_added_files
+from runner.server.visible_releases import VisibleReleases, find_added_files, read_yank
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class PublicRegistry(Registry):
         if yank_sha256 is None:
             return ReleaseEntry(reference, sha256, None, signed)
         try:
-            reason = parse_yanked_file(read_small_file(self._blobs.open(yank_sha256), YANKED_FILE, MAX_YANK_BYTES))
+            reason = parse_yanked_file(read_yank(self._blobs, yank_sha256))
         except ReleaseError as error:
             return ReleaseEntry(reference, "", unreadable=f"{reference}: {error}")
         return ReleaseEntry(reference, sha256, reason, signed)

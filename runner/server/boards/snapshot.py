@@ -173,6 +173,9 @@ class BoardSnapshot:
             connection.execute("PRAGMA query_only = ON")
         try:
             return connection.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            message = f"the board in {self.folder} is damaged ({error}); restart nip-run serve to build it again"
+            raise RunError(message) from error
         finally:
             self._idle_connections.append(connection)
 

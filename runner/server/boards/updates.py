@@ -9,7 +9,6 @@ previous board stays. Boards can be rebuilt from the database and the blobs at a
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 import time
 from contextlib import suppress
@@ -164,7 +163,7 @@ def _has_only(folder: Path, releases: frozenset[tuple[str, bool]]) -> bool:
     """Return whether a board has only releases of this set, which is from `BoardSnapshot.list_releases`."""
     try:
         return BoardSnapshot(folder).list_releases() <= releases
-    except (RunError, OSError, ValueError, sqlite3.Error):
+    except (RunError, OSError, ValueError):
         return False
 
 

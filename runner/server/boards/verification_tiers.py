@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 from sqlalchemy import select
 
+from runner.base.batches import group_pairs
 from runner.base.errors import NipRunError
 from runner.base.hashing import tagged_hash
 from runner.base.storage.atomic_files import atomic_write, read_json
@@ -62,11 +63,8 @@ class Reproduction:
     """The outcome of the comparison: `reproduced`, `drifted` or `undecided`. If the run cannot be compared: `own` (a
     related publisher), `copy` (copied answers) or `other` (another game)."""
     reason: str
-    account_id: int = 0
-    """Row id of the account that published the reproduction."""
 
     def to_json(self) -> dict[str, str]:
-        """Return the fields except the account's id, which is not public."""
         return {"release": self.release, "owner": self.owner, "outcome": self.outcome, "said": self.reason}
 
 
@@ -94,7 +92,7 @@ def assign_tiers(
     # The facts of a release that is not in `loaded.nodes` were not checked, and may have any type.
     entries = [entry for entry in loaded.releases if entry.sha256 in loaded.nodes and entry.reference.kind == Kind.RUN]
     runs_on_task = Counter(_owner_and_task(entry, loaded) for entry in entries)
-    groups = _account_groups(database)
+    groups = _account_groups(database, registry)
     recomputed = _find_recomputed(loaded)
     reproductions = _find_reproductions(registry, cache, loaded, groups, recomputed)
     tiers = {}
@@ -130,7 +128,7 @@ def _owner_and_task(entry: ReleaseEntry, loaded: LoadedBoard) -> tuple[Any, ...]
 
 
 def _find_reproductions(
-    registry: PublicRegistry, cache: BoardCache, loaded: LoadedBoard, groups: Mapping[int, set[int]],
+    registry: PublicRegistry, cache: BoardCache, loaded: LoadedBoard, groups: Mapping[str, set[int]],
     recomputed: AbstractSet[str],
 ) -> dict[str, list[Reproduction]]:  # fmt: skip
     """Return the reproductions of each release, by its hash, without yanked ones.
@@ -149,7 +147,7 @@ def _find_reproductions(
         if replayed_run(node) is not None or node.kind != "benchmark":
             continue
         original = originals[link.sha256]
-        if _is_related(registry, original, entry, groups):
+        if _is_related(original, entry, groups):
             outcome, reason = "own", "published by the same account, or by an account of the same organization"
         elif _is_copy(loaded.releases[original], loaded.releases[entry]):
             outcome, reason = "copy", "the answers are the same, so no game was played again"
@@ -160,54 +158,48 @@ def _find_reproductions(
             earlier_runs = [
                 (earlier, loaded.releases[earlier])
                 for earlier in genuine[link.sha256]
-                if not _is_related(registry, earlier, entry, groups)
+                if not _is_related(earlier, entry, groups)
             ]
             outcome, reason = _find_outcome(registry, cache, *pair, earlier_runs)
         if outcome in ("own", REPRODUCED):
             genuine[link.sha256].append(entry)
-        publisher_id = registry.public_releases[entry.reference].publisher_id
-        reproduction = Reproduction(str(entry.reference), entry.reference.owner, outcome, reason, publisher_id)
+        reproduction = Reproduction(str(entry.reference), entry.reference.owner, outcome, reason)
         reproductions[original.sha256].append(reproduction)
     return reproductions
 
 
-def _account_groups(database: Database) -> dict[int, set[int]]:
-    """Return the ids of each account's organizations and of the account itself, by the account's id."""
+def _account_groups(database: Database, registry: PublicRegistry) -> dict[str, set[int]]:
+    """Return the ids of the accounts behind each release: its owner, its publisher, and the publisher's organizations.
+
+    The owner is not always one of these organizations, because the publisher may have left it.
+    """
     with database.reading() as connection:
-        groups = {row.id: {row.id} for row in connection.execute(select(accounts.c.id))}
-        for row in connection.execute(select(members)):
-            groups[row.account_id].add(row.organisation_id)
-    return groups
+        ids = {row.name: row.id for row in connection.execute(select(accounts.c.name, accounts.c.id))}
+        rows = connection.execute(select(members))
+        organizations = group_pairs((row.account_id, row.organisation_id) for row in rows)
+    return {
+        str(reference): {ids[reference.owner], row.publisher_id, *organizations.get(row.publisher_id, ())}
+        for reference, row in registry.public_releases.items()
+    }
 
 
-def _count_independent(reproductions: Sequence[Reproduction], groups: Mapping[int, set[int]]) -> int:
+def _count_independent(reproductions: Sequence[Reproduction], groups: Mapping[str, set[int]]) -> int:
     """Return the number of independent publishers of reproductions.
 
     Publishers who share an account, an owner or an organization count as one. If A shares one with B, and B with C, all
     three count as one.
     """
-    clusters: list[tuple[set[int], set[str]]] = []
+    clusters: list[set[int]] = []
     for reproduction in reproductions:
-        account_ids = set(groups.get(reproduction.account_id, {reproduction.account_id}))
-        owners = {reproduction.owner}
-        unrelated = []
-        for cluster_ids, cluster_owners in clusters:
-            if cluster_ids & account_ids or cluster_owners & owners:
-                account_ids, owners = account_ids | cluster_ids, owners | cluster_owners
-            else:
-                unrelated.append((cluster_ids, cluster_owners))
-        clusters = [*unrelated, (account_ids, owners)]
+        related = [cluster for cluster in clusters if cluster & groups[reproduction.release]]
+        unrelated = [cluster for cluster in clusters if cluster not in related]
+        clusters = [*unrelated, groups[reproduction.release].union(*related)]
     return len(clusters)
 
 
-def _is_related(
-    registry: PublicRegistry, original: ReleaseEntry, reproduction: ReleaseEntry, groups: Mapping[int, set[int]]
-) -> bool:
-    """Return whether the publishers of two runs share an owner, an account or an organization."""
-    if original.reference.owner == reproduction.reference.owner:
-        return True
-    first, second = (registry.public_releases[entry.reference].publisher_id for entry in (original, reproduction))
-    return bool(groups[first] & groups[second])
+def _is_related(original: ReleaseEntry, reproduction: ReleaseEntry, groups: Mapping[str, set[int]]) -> bool:
+    """Return whether the owners or publishers of two runs share an account or an organization."""
+    return bool(groups[str(original.reference)] & groups[str(reproduction.reference)])
 
 
 def _is_copy(original: Release, reproduction: Release) -> bool:

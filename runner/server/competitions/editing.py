@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, RowMapping, delete, func, select, update
+from sqlalchemy import Connection, RowMapping, bindparam, delete, func, select, update
 
 from runner.base.errors import NotFoundError, UsageError
 from runner.server.accounts.accounts import Viewer
@@ -104,9 +104,9 @@ def relabel(
     changed_labels = {id_: label for id_, label in labels.items() if old_labels[id_] != label}
     if not changed_labels:
         return 0
-    for id_, label in changed_labels.items():
-        same_row = competition_labels.c.datapoint_id == id_
-        connection.execute(update(competition_labels).where(same_competition, same_row).values(label=label))
+    same_row = competition_labels.c.datapoint_id == bindparam("id_")
+    statement = update(competition_labels).where(same_competition, same_row).values(label=bindparam("new_label"))
+    connection.execute(statement, [{"id_": id_, "new_label": label} for id_, label in changed_labels.items()])
     connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(relabelled=now))
     is_scored = submissions.c.competition_id == competition["id"], submissions.c.state == SCORED
     connection.execute(update(submissions).where(*is_scored).values(state=WAITING, score=None, scored=None))

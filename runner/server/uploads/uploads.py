@@ -85,29 +85,26 @@ class Uploads:
         assert viewer.account_id is not None
         upload_id = declaration.id(viewer.account_id)
         with self._database.reading() as connection:  # slow queries, which must not block other writers
-            published_size = published_bytes(connection, viewer.account_id)
-            new_size = new_bytes(connection, viewer.account_id, declaration.blobs)
+            revision, sizes = self._database.revision(connection), quota_sizes(connection, viewer, declaration.blobs)
         # An IntegrityError means that a concurrent request has declared the same upload, which `find` then returns.
         with suppress(IntegrityError), self._database.writing() as connection:
+            if self._database.revision(connection) != revision:  # an upload of the account may have been published
+                sizes = quota_sizes(connection, viewer, declaration.blobs)
             row = connection.execute(select(uploads.c.state).where(uploads.c.id == upload_id)).one_or_none()
             existing = [folder.path for folder in declaration.folders if is_published(connection, folder)]
             was_published = row is not None and row.state == PUBLISHED and len(existing) == len(declaration.folders)
             if existing and not was_published:
                 raise TakenError(f"{existing[0]} exists already; publish under a new version (--as OWNER/NAME@VERSION)")
             if row is None or not (was_published or row.state in _ACTIVE):
-                self._insert(
-                    connection, upload_id, viewer.account_id, declaration, published_size=published_size,
-                    new_size=new_size,
-                )  # fmt: skip
+                self._insert(connection, upload_id, viewer.account_id, declaration, sizes)
         return self.find(viewer, upload_id)
 
     def _insert(
-        self, connection: Connection, upload_id: str, account_id: int, declaration: Declaration, *, published_size: int,
-        new_size: int,
-    ) -> None:  # fmt: skip
+        self, connection: Connection, upload_id: str, account_id: int, declaration: Declaration, sizes: tuple[int, int]
+    ) -> None:
         """Insert an upload, or replace an ended one with the same id, if the limits of the account allow it.
 
-        `check_quota` explains `published_size` and `new_size`.
+        `sizes` is from `quota_sizes`.
         """
         size = sum(declaration.blobs.values())
         own_uploads = select(func.count(), func.coalesce(func.sum(uploads.c.size), 0)).where(
@@ -125,7 +122,7 @@ class Uploads:
                 f"your open uploads would have {total + size:,} bytes, but the limit is {self._settings.open_bytes:,}; "
                 "repeat the other publish commands first, to finish their uploads"
             )
-        check_quota(self._settings, published_size, total, new_size)
+        check_quota(self._settings, open_size=total, sizes=sizes)
         check_disk_space(connection, self._settings, self.pieces, size, _ACTIVE)
         connection.execute(delete(uploads).where(uploads.c.id == upload_id))
         row = {
@@ -145,7 +142,7 @@ class Uploads:
         with self._database.reading() as connection:
             row, declaration = self._find_row(connection, viewer, upload_id)
             is_open = row.state == OPEN
-            visible_blobs = _visible_blobs(connection, viewer, list(declaration.blobs)) if is_open else set()
+            visible_blobs = _visible_blobs(connection, viewer, declaration.blobs) if is_open else set()
         missing = {}
         for sha256, size in declaration.blobs.items() if is_open else ():
             received = None if sha256 in visible_blobs else self.pieces.received_bytes(upload_id, sha256)
@@ -184,8 +181,8 @@ class Uploads:
         now = time.time()
         with self._database.reading() as connection:
             row, declaration = self._find_row(connection, viewer, upload_id)
-            is_visible = bool(_visible_blobs(connection, viewer, [sha256]))
-        size = declaration.blobs.get(sha256)
+            size = declaration.blobs.get(sha256)
+            is_visible = bool(_visible_blobs(connection, viewer, {sha256: size or 0}))
         if size is None or row.state != OPEN:
             raise NotFoundError("the upload is not open or does not declare this blob; run the publish command again")
         if is_visible or self.pieces.received_bytes(upload_id, sha256) is None:
@@ -250,10 +247,13 @@ class Uploads:
             self.pieces.remove(upload_id)
 
     def delete_expired(self) -> None:
-        """Delete uploads that were idle for `upload_seconds`, and the received bytes of uploads that have ended."""
+        """Delete uploads that were idle for `upload_seconds`, and the received bytes of uploads that have ended.
+
+        The time of the last activity is in the future if the clock of the machine was wrong.
+        """
         with self._database.writing() as connection:
-            is_expired = uploads.c.touched < time.time() - self._settings.upload_seconds, uploads.c.state != CHECKING
-            connection.execute(delete(uploads).where(*is_expired))
+            is_expired = func.abs(time.time() - uploads.c.touched) > self._settings.upload_seconds
+            connection.execute(delete(uploads).where(is_expired, uploads.c.state != CHECKING))
         # List the folders before the query, because folders of uploads that are declared after the query must stay.
         folder_names = list(self.pieces.folder_names())
         with self._database.reading() as connection:
@@ -271,37 +271,37 @@ def is_published(connection: Connection, folder: DeclaredFolder) -> bool:
     return connection.execute(query.limit(1)).scalar() is not None
 
 
-def _visible_blobs(connection: Connection, viewer: Viewer, blobs: Sequence[str]) -> set[str]:
+def _visible_blobs(connection: Connection, viewer: Viewer, blobs: Mapping[str, int]) -> set[str]:
     """Return the blobs in releases that the viewer can see, which the client need not send again.
 
+    `blobs` maps hashes to declared sizes. The client must send a blob with a wrong size, so that the size is checked.
     The client must send all other blobs, even if the server has them. If the server did not ask for such a blob, it
     would reveal that a private release contains the blob.
     """
-    query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)
-    return set(connection.execute(query.where(files.c.sha256.in_(blobs), visible_to(viewer))).scalars())
-
-
-def published_bytes(connection: Connection, account_id: int) -> int:
-    """Return the total size of the distinct files that an account has published."""
     query = select(files.c.sha256, files.c.size).join(releases, releases.c.id == files.c.release_id)
-    own_files = query.where(releases.c.publisher_id == account_id).distinct().subquery()
-    return int(connection.execute(select(func.coalesce(func.sum(own_files.c.size), 0))).scalar_one())
+    rows = connection.execute(query.where(files.c.sha256.in_(blobs), visible_to(viewer)))
+    return {row.sha256 for row in rows if row.size == blobs[row.sha256]}
 
 
-def new_bytes(connection: Connection, account_id: int, blobs: Mapping[str, int]) -> int:
-    """Return the total size of the blobs that the account has not published yet; `blobs` maps hashes to sizes."""
-    query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)
-    query = query.where(releases.c.publisher_id == account_id, files.c.sha256.in_(blobs))
-    published_hashes = set(connection.execute(query).scalars())
-    return sum(size for sha256, size in blobs.items() if sha256 not in published_hashes)
+def quota_sizes(connection: Connection, viewer: Viewer, blobs: Mapping[str, int]) -> tuple[int, int]:
+    """Return two total sizes: of the distinct files that an account has published, and of the blobs that are new to it.
+
+    `blobs` maps hashes to sizes.
+    """
+    query = select(files.c.sha256, files.c.size).join(releases, releases.c.id == files.c.release_id)
+    query = query.where(releases.c.publisher_id == viewer.account_id)
+    own_files = query.distinct().subquery()
+    published_size = connection.execute(select(func.coalesce(func.sum(own_files.c.size), 0))).scalar_one()
+    published_hashes = set(connection.execute(query.where(files.c.sha256.in_(blobs))).scalars())
+    return int(published_size), sum(size for sha256, size in blobs.items() if sha256 not in published_hashes)
 
 
-def check_quota(settings: Settings, published_size: int, open_size: int, new_size: int) -> None:
+def check_quota(settings: Settings, *, open_size: int, sizes: tuple[int, int]) -> None:
     """Raise UsageError if an account would exceed its quota.
 
-    The sizes in bytes are of its published files, of its open uploads, and of the new upload's files that it has not
-    published yet.
+    `open_size` is the size of its open uploads in bytes, and `sizes` is from `quota_sizes`.
     """
+    published_size, new_size = sizes
     if settings.account_bytes and published_size + open_size + new_size > settings.account_bytes:
         raise UsageError(
             f"your account has published {published_size:,} bytes and has {open_size:,} bytes in open uploads; with "

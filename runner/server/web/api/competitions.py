@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
+from threading import Lock
 from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import Field, ValidationError
 from sqlalchemy import Connection
 
@@ -45,6 +46,9 @@ RequestT = TypeVar("RequestT", bound=RequestBody)
 MAX_LISTED = 100
 """Maximum number of competitions in one response."""
 MAX_ROWS = 1_000_000
+CREATION_LOCK = Lock()
+"""Held while a competition is created. Reading its dataset takes a thread, a process and much memory, so many requests
+at once would stop the server."""
 RowId = Annotated[str, Field(min_length=1, max_length=1_000, pattern=TEXT_PATTERN)]
 Dataset = Annotated[
     str, Field(max_length=320, pattern=r"^(dataset/)?[a-z0-9][a-z0-9._-]*/[a-z0-9][a-z0-9._-]*@[a-z0-9][a-z0-9._-]*$")
@@ -236,8 +240,14 @@ def create(
     body: Annotated[CreateCompetitionRequest, json_body(CreateCompetitionRequest, require_publisher)],
 ) -> CreatedCompetitionResponse:
     """Create a competition on a dataset that you own."""
-    server, now = server_of(request), time.time()
-    competition = create_competition(server.settings, server.database, viewer, body.to_request(), now)
+    if not CREATION_LOCK.acquire(blocking=False):
+        message = "the server is creating another competition; try again in a few seconds"
+        raise HTTPException(503, message, {"retry-after": "5"})
+    try:
+        server, now = server_of(request), time.time()
+        competition = create_competition(server.settings, server.database, viewer, body.to_request(), now)
+    finally:
+        CREATION_LOCK.release()
     with server.database.writing() as connection:
         log_action(connection, now, "add-competition", competition, by=viewer.account)
         return created_response(connection, viewer, competition, now, server.settings.address)

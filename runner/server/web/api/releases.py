@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import IO, Annotated
 
 import orjson
@@ -149,17 +150,16 @@ def _stream_files(blobs: BlobStore, paths: list[str], files: Mapping[str, tuple[
     """Yield the body of a response to `read_files`; `files` has the hash and the size of each existing file."""
     total, buffer = 0, bytearray()
     for path in paths:
-        sha256, size = files.get(path, ("", None))
-        if size is not None and size > MAX_FILE_BYTES_AT_ONCE:
-            size = None
-        if total + (size or 0) > MAX_BYTES_AT_ONCE:
-            break
-        data = b""
-        if size is not None:
-            with blobs.open(sha256) as source:
+        sha256, size = files.get(path, ("", MAX_FILE_BYTES_AT_ONCE + 1))
+        data = None
+        if size <= MAX_FILE_BYTES_AT_ONCE:
+            if total + size > MAX_BYTES_AT_ONCE:
+                break
+            with suppress(NotFoundError), blobs.open(sha256) as source:  # a lost blob must not end the response
                 data = source.read(size)
-        buffer += orjson.dumps({"path": path, "size": size}) + b"\n" + data
-        total += len(data)
+        content = data or b""
+        buffer += orjson.dumps({"path": path, "size": None if data is None else len(data)}) + b"\n" + content
+        total += len(content)
         if len(buffer) > PIECE_BYTES:
             yield bytes(buffer)
             buffer.clear()

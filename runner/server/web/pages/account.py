@@ -5,6 +5,7 @@ A browser has the permissions of the token that signed it in. Each form contains
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -115,7 +116,7 @@ def _parse_scope(form: dict[str, str]) -> Scope:
 
 def _parse_days(form: dict[str, str]) -> float:
     days = form.get("days", "")
-    if not days.isascii() or not days.isdigit() or not 1 <= int(days[:6]) <= MAX_DAYS:
+    if not re.fullmatch("[0-9]{1,4}", days) or not 1 <= int(days) <= MAX_DAYS:
         raise UsageError(f"Choose a number of days from 1 to {MAX_DAYS} for the token")
     return float(days)
 

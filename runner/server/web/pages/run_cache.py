@@ -30,7 +30,7 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import create, make_folders, read_bounded, remove_folder
 from runner.documents.releases.reference import Reference
 from runner.pages.report.served import EMPTY_PAGE_DATA
-from runner.registry.release_errors import describe_error
+from runner.registry.release_errors import causes_of, describe_error
 from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
 from runner.server.isolated_task import TaskLimits, TaskStatus, is_server_fault, run_isolated
@@ -267,21 +267,13 @@ def write_page(
         except Exception as error:
             if is_server_fault(error):
                 raise
-            if _is_caused_by_missing_release(error):
+            if any(isinstance(cause, NotFoundError) for cause in causes_of(error)):
                 # The server caches this result only for a short time, because the viewer may see the release later.
                 return describe_error(error, download_folder)
             data = orjson.dumps(PageContent(wrong=describe_error(error, download_folder), pieces=pieces))
     with create(page_folder / PAGE_FILE) as file:
         file.write(data)
     return None
-
-
-def _is_caused_by_missing_release(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, NotFoundError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _build_content(

@@ -24,7 +24,7 @@ from runner.documents.releases.reference import Reference
 from runner.pages.report.served import ServedPage, View
 from runner.registry.lineage.nodes import listed_facts
 from runner.registry.transports.listing import SIGNATURE_FOLDER, read_small_file
-from runner.registry.transports.yanks import MAX_YANK_BYTES, YANKED, YANKED_FILE, parse_yanked_file
+from runner.registry.transports.yanks import YANKED, parse_yanked_file
 from runner.server.accounts.accounts import ANYBODY, Viewer
 from runner.server.accounts.administration import HIDDEN
 from runner.server.accounts.browser_sessions import BrowserSession
@@ -32,7 +32,7 @@ from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import MEANINGS as TIERS
 from runner.server.store.blobs import BlobStore
 from runner.server.store.schema import files, is_release, reference_of, releases
-from runner.server.visible_releases import VisibleReleases, find_added_files, visible_to
+from runner.server.visible_releases import VisibleReleases, find_added_files, read_yank, visible_to
 from runner.server.web.api_errors import error_response
 from runner.server.web.authentication import server_of
 from runner.server.web.browser_session import find_session
@@ -188,7 +188,10 @@ def private_release_facts(
     """
     yank_sha256, yanked = additions.get((row.id, YANKED)), None
     if yank_sha256 is not None:
-        yanked = parse_yanked_file(read_small_file(blobs.open(yank_sha256), YANKED_FILE, MAX_YANK_BYTES))
+        try:
+            yanked = parse_yanked_file(read_yank(blobs, yank_sha256))
+        except ReleaseError as error:
+            yanked = str(error)
     return {
         "reference": str(reference_of(row)), "kind": row.kind, "owner": row.owner,
         "name": row.name, "created": row.created, "sha256": row.sha256, "yanked": yanked, "description": "",
