@@ -247,10 +247,10 @@ def _next_step(error: ValidationError, message: str) -> str:
     if error.validator == "required" and isinstance(error.instance, dict):
         examples = {name: _example(rule["properties"][name]) for name in rule["required"] if name not in error.instance}
         return "".join(f"; add {name}: {example}" for name, example in examples.items() if example)
-    if "properties" in rule:
-        return f"; its keys are {comma_join(rule['properties'])}"
     example, name = _example(rule), next((part for part in reversed(error.absolute_path) if isinstance(part, str)), "")
-    return f"; for example {name}: {example}" if example and name else ""
+    if example and name:
+        return f"; for example {name}: {example}"
+    return f"; its keys are {comma_join(rule['properties'])}" if "properties" in rule else ""
 
 
 def _example(rule: dict[str, Any]) -> str:
@@ -273,7 +273,7 @@ def _violation_message(error: ValidationError) -> str:
         case "enum":
             values = [str(item) for item in rule if item is not None]
             hint = did_you_mean(str(value), values) or "; write one of them"
-            return f"{_quote(value)} is not one of {comma_join(values)}{hint}"
+            return f"{_quote(value)} is not one of {comma_join(values)}{hint}" if values[1:] else f"must be {values[0]}"
         case "minimum" | "exclusiveMinimum":
             bound = "at least" if error.validator == "minimum" else "more than"
             return f"{_quote(value)} is too small; must be {bound} {rule}"

@@ -458,7 +458,7 @@ def _read_dataset(layered: LayeredData, inputs: LoadedInputs, settings: DatasetS
     path = _dataset_file(layered, settings.path)
     if path is None and not settings.path.startswith(HUB):
         hint = _suggest_path(layered, _DATASET, settings.path, package_data.is_file)
-        message = f"no file {settings.path!r} next to the spec or among the built-in files{hint}"
+        message = f"there is no file {settings.path!r}, and no built-in file of this name{hint}"
         raise SpecError([layered.problem_at(_DATASET, message)])
     try:
         return inputs.dataset(settings, path, seed, _place_finder(layered))
@@ -486,7 +486,7 @@ def _dataset_file(layered: LayeredData, path: str) -> Path | None:
 def _suggest_path(layered: LayeredData, key_path: KeyPath, path_text: str, is_candidate: Callable[[Path], bool]) -> str:
     """Return a hint about a missing file or folder: a similar name in its folder, if the names there may be quoted."""
     folder = layered.folder(key_path) / Path(path_text).parent
-    hint = "; a path is relative to the folder of the file that contains it"
+    hint = "; a path in a file starts from the folder of this file, a path in an override from the current folder"
     try:
         if not layered.may_quote(key_path, folder):
             return hint
@@ -565,7 +565,7 @@ def _find_prompt_folder(layered: LayeredData, key_path: KeyPath, name: str) -> P
     if folder is not None and package_data.is_folder(folder):
         return folder
     hint = _suggest_path(layered, key_path, name, package_data.is_folder)
-    message = f"no folder {name!r} next to the spec or among the built-in folders{hint}"
+    message = f"there is no folder {name!r}, and no built-in folder of this name{hint}"
     raise SpecError([layered.problem_at(key_path, message)])
 
 

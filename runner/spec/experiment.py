@@ -23,6 +23,8 @@ from runner.spec.training_settings import TrainingSettings
 
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
 """Pattern of a spec's name."""
+NAME_FORM = "letters, digits, '.', '_' and '-', at most 80, beginning with a letter or digit"
+"""Describes `NAME_PATTERN`."""
 
 MAX_SWEEP_POINTS = 1000
 
@@ -286,6 +288,7 @@ class Experiment:
         "The experiment's name. The ids of its runs start with this name.",
         example="nip-code-validation",
         pattern=NAME_PATTERN,
+        patternErrorMessage=NAME_FORM,
     )
     description: str = option("A note for readers.", default="", example="A weak verifier questions a strong prover.")
     seed: int = option(
@@ -318,7 +321,10 @@ class Experiment:
         "group share the model and are fine-tuned together.",
         example={"small": {"model": "gpt-6-luna"}},
         minProperties=1,
-        propertyNames={"pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$"},
+        propertyNames={
+            "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$",
+            "patternErrorMessage": "letters, digits, '_' and '-', beginning with a letter or digit",
+        },
     )
     agents: Mapping[str, AgentSettings] = option(
         "The model and settings of each agent of the protocol. The entry `_default` applies to agents without an "

@@ -313,7 +313,7 @@ def _print_counts(counts: Mapping[str, int], args: argparse.Namespace) -> int:
     if args.json:
         print_json({"rows": counts})
     else:
-        say(", ".join(f"{count:,} {table}" for table, count in counts.items()) or "nothing")
+        say(", ".join(f"{table}: {count:,}" for table, count in counts.items()) or "nothing")
     return ExitCode.DONE
 
 

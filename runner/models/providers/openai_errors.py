@@ -270,8 +270,8 @@ def truncated_answer_in(
 
 
 _ONE_CALL_REFUSED = (
-    "the server accepts other requests of models.{group}, and will refuse this request again; change the datapoint, "
-    "the prompt or the server"
+    "if the server accepts other requests of models.{group}, change the datapoint or the prompt; otherwise, change the "
+    "settings of models.{group} or the server"
 )
 
 
@@ -298,8 +298,16 @@ def _advice(status: int, error: _Error, settings: ModelSettings, group: str) -> 
                 "The provider does not accept the key of the proxy; set a valid key in the proxy's settings."
             )
         variable = settings.key_variable
-        key_text = f"It comes from ${variable}" if variable else f"No key was sent, because {key}.api_key_env is null"
-        return _Advice(f"The server does not accept the key. {key_text}; set a valid key, and run the command again.")
+        if not variable:
+            return _Advice(
+                f"The server needs an API key. Set an environment variable to the key, and {key}.api_key_env to the "
+                "name of the variable.",
+                {f"{key}.api_key_env": None},
+            )
+        return _Advice(
+            f"The server does not accept the key. It comes from ${variable}; set a valid key, and run the command "
+            "again."
+        )
     if status == 403:
         return _Advice(
             "The key may not use this model, or not from your location. Use another key or model, or check the "

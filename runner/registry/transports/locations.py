@@ -30,7 +30,7 @@ def default_address() -> str:
     address = os.environ.get(REGISTRY_VARIABLE, "")
     if not address:
         raise UsageError(
-            f"no registry is given; add --from WHERE (`publish`: --to WHERE), or set {REGISTRY_VARIABLE}. WHERE is "
+            f"no registry is given; add --from WHERE (to publish: --to WHERE), or set {REGISTRY_VARIABLE}. WHERE is "
             f"{ADDRESS_FORMS}"
         )
     return address

@@ -255,8 +255,8 @@ def compare_systems(names: Sequence[Sequence[str | Path]], results: Results, opt
     is_alone = len(names) + (options.baseline is not None) < 2
     if is_alone and (not assertions or any(assertion.against_base for assertion in assertions)):
         raise UsageError(
-            "name at least two runs: nip-run compare RUN RUN; or one run with --baseline, or with --assert without "
-            "`base`"
+            "name at least two runs: nip-run compare RUN RUN; or one run with --baseline, with --assert without `base` "
+            "or, for a tournament, with --players A B"
         )
     systems = [load_system(runs, results) for runs in names]
     for system in systems:

@@ -174,7 +174,7 @@ def single_label(spec: Spec) -> Iterator[str]:
     """Warn if every datapoint, or every one of the test split, has the same label."""
     for dataset, place in ((spec.dataset, ""), (spec.test, " of the test split")):
         labels = set() if dataset is None else {point.label for point in dataset.datapoints}
-        if dataset is not None and len(labels) == 1 and None not in labels:
+        if dataset is not None and len(dataset.datapoints) > 1 and len(labels) == 1 and None not in labels:
             (label,) = labels
             yield (
                 f"all {len(dataset.datapoints)} datapoints{place} have label {label}: a verifier that always "
