@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default=Path(),
         metavar="DIR",
-        help="created if missing; default: the current folder",
+        help="the folder of the spec, created if missing; default: the current folder",
     )
     parser.add_argument(
         "--protocol",
