@@ -221,8 +221,9 @@ def _expected_message(kinds: list[str], value: Any) -> str:
     """Return the message that a value should have one of these JSON Schema types."""
     if "integer" in kinds and isinstance(value, float) and abs(value) > MAX_INTEGER:
         return _TOO_MANY_BITS
-    if kinds == ["array"] and isinstance(value, (str, int, float)):
-        return f"expected a list, not {_quote(value)}; write [{_quote(value)}]"
+    if {*kinds} <= {"array", "null"} and isinstance(value, (str, int, float)):
+        items = value.split() if isinstance(value, str) else [value]
+        return f"expected a list, not {_quote(value)}; write {items}"
     expected = " or ".join(TYPE_NAMES[kind] for kind in dict.fromkeys(kinds) if kind != "null")
     quotes = (
         "; if you mean a text, put it in quotes" if "string" in kinds and not isinstance(value, (dict, list)) else ""
@@ -247,10 +248,10 @@ def _next_step(error: ValidationError, message: str) -> str:
     if error.validator == "required" and isinstance(error.instance, dict):
         examples = {name: _example(rule["properties"][name]) for name in rule["required"] if name not in error.instance}
         return "".join(f"; add {name}: {example}" for name, example in examples.items() if example)
+    if "properties" in rule:
+        return f"; its keys are {comma_join(sorted(rule['properties'], key=lambda name: name != 'use'))}"
     example, name = _example(rule), next((part for part in reversed(error.absolute_path) if isinstance(part, str)), "")
-    if example and name:
-        return f"; for example {name}: {example}"
-    return f"; its keys are {comma_join(rule['properties'])}" if "properties" in rule else ""
+    return f"; for example {name}: {example}" if example and name else ""
 
 
 def _example(rule: dict[str, Any]) -> str:

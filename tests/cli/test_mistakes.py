@@ -160,6 +160,9 @@ MISTAKES: dict[str, Mistake] = {
         "rollouts: {per_datapoint: -1}\n", "spec.yaml:13:12", "-1 is too small", "at least 1"),
     "a share above one": Mistake(
         "fine_tune: {validation_share: 1.5}\n", "spec.yaml:13:13", "1.5 is too large", "less than 1"),
+    "a command as text": Mistake(
+        TRAINING.replace("weak: {backend: dummy}", "weak: {backend: command, command: 'python t.py {dataset}'}"),
+        "spec.yaml:19:30", "expected a list", "write ['python', 't.py', '{dataset}']"),
     "a budget as text": Mistake(
         "budget: {usd: 5 dollars}\n", "spec.yaml:13:10", "expected a number, not '5 dollars'", "usd: "),
     "an unknown kind": Mistake(
@@ -281,7 +284,7 @@ MISTAKES: dict[str, Mistake] = {
     "an override of an unknown key": Mistake(None, "override 'sed=3'", "unknown key", "'seed'", arguments=["sed=3"]),
     "the only value of a key": Mistake(None, "override 'stances=swap'", "must be both", "", arguments=["stances=swap"]),
     "a protocol by its name alone": Mistake(
-        None, "override 'protocol=debate'", "expected a mapping", "for example protocol: {use: nip",
+        None, "override 'protocol=debate'", "expected a mapping", "its keys are use, max_message_rounds",
         arguments=["protocol=debate"]),
     "an override of the wrong type": Mistake(
         None, "override 'rollouts.concurrency=many'", "expected a whole number", "concurrency: 64",
