@@ -90,6 +90,8 @@ class Spec:
     """Model groups without a chat format in the spec. Their chat format depends on their address."""
     groups_with_default_role: frozenset[str] = frozenset()
     """Model groups without a system role in the spec. Their system role depends on their chat format."""
+    groups_with_inherited_dummy: frozenset[str] = frozenset()
+    """Model groups with a model or an address, but with the provider `dummy` from a file that the spec extends."""
     fetched: Path | None = None
     """The folder of the download that the spec is from; None for a local spec."""
     got_from: Mapping[str, str] | None = None
@@ -324,6 +326,7 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
         experiment=replace(experiment, models=chat_formats.resolve_chat_formats(models, written, replayed_formats)),
         groups_with_default_format=chat_formats.groups_with_default_format(models, written),
         groups_with_default_role=frozenset(group for group in models if "system_role" not in written[group]),
+        groups_with_inherited_dummy=frozenset(group for group in models if _inherits_dummy(layered, group)),
         test=test,
         cache=cache,
         replays=replays,
@@ -335,6 +338,16 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
         fetched_prices=frozenset(group for group in written if _has_fetched_price(layered, group)),
         got_from=None if fetched is None else _find_downloaded_run(layered.folders.values()),
     )
+
+
+def _inherits_dummy(layered: LayeredData, group: str) -> bool:
+    settings = layered.data["models"][group]
+    files = {
+        key: layered.place(("models", group, key)).file
+        for key in ("provider", "model", "base_url")
+        if settings.get(key)
+    }
+    return settings.get("provider") == "dummy" and len({*files.values()}) > 1
 
 
 def _function_folders(spec: Spec) -> Iterator[Path]:

@@ -19,8 +19,7 @@ from runner.base.errors import (
     TransientError,
 )
 from runner.models.providers.client_errors import map_client_error
-from runner.models.providers.openai_errors import classify_error, parse_duration, retry_after
-from runner.models.settings import ModelSettings
+from runner.models.providers.openai_errors import parse_duration, retry_after
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.openai_calls import complete_chat, complete_with_answer, model_settings
 from tests.support.servers.chat_client import run_chat_server
@@ -106,14 +105,6 @@ def test_error_code_raises_its_class(status: int, detail: dict[str, Any], expect
     with pytest.raises(NipRunError) as raised:
         complete_with_answer(status, {"error": {"message": "no", "type": None, "param": None, "code": None, **detail}})
     assert type(raised.value) is expected
-
-
-def test_a_refusal_without_a_key_says_how_to_send_one() -> None:
-    settings = ModelSettings(model="m", base_url="http://127.0.0.1:1/v1")
-    refusal = classify_error(401, {"error": {"message": "no"}}, {}, settings, "m")
-    assert isinstance(refusal, ProviderRefusal)
-    assert "Set an environment variable to the key, and models.m.api_key_env to the name" in str(refusal)
-    assert refusal.changes == {"models.m.api_key_env": None}
 
 
 @pytest.mark.parametrize(

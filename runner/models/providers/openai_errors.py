@@ -298,16 +298,8 @@ def _advice(status: int, error: _Error, settings: ModelSettings, group: str) -> 
                 "The provider does not accept the key of the proxy; set a valid key in the proxy's settings."
             )
         variable = settings.key_variable
-        if not variable:
-            return _Advice(
-                f"The server needs an API key. Set an environment variable to the key, and {key}.api_key_env to the "
-                "name of the variable.",
-                {f"{key}.api_key_env": None},
-            )
-        return _Advice(
-            f"The server does not accept the key. It comes from ${variable}; set a valid key, and run the command "
-            "again."
-        )
+        key_text = f"It comes from ${variable}" if variable else f"No key was sent, because {key}.api_key_env is null"
+        return _Advice(f"The server does not accept the key. {key_text}; set a valid key, and run the command again.")
     if status == 403:
         return _Advice(
             "The key may not use this model, or not from your location. Use another key or model, or check the "
