@@ -207,11 +207,6 @@ def _likeliest_arm_problems(error: ValidationError, layered: LayeredData, valida
     yield Problem(layered.place_of_value(key_path), dotted(key_path), message + _next_step(error, message))
 
 
-def _plain_quotes(value: str) -> str:
-    """Return a value without typographic quotes."""
-    return "".join(letter for letter in value if letter not in _TYPOGRAPHIC)
-
-
 def _expected_types(error: ValidationError) -> list[str]:
     value: Any = error.validator_value
     return [value] if isinstance(value, str) else list(value)
@@ -288,7 +283,8 @@ def _violation_message(error: ValidationError) -> str:
             return cast("str", cast("dict[str, Any]", error.schema)["patternErrorMessage"])
         case "pattern":
             if isinstance(value, str) and set(value) & _TYPOGRAPHIC:
-                return f'{_quote(value)} has typographic quotes; use plain ones: "{_plain_quotes(value)}"'
+                plain = "".join(letter for letter in value if letter not in _TYPOGRAPHIC)
+                return f'{_quote(value)} has typographic quotes; use plain ones: "{plain}"'
             form = cast("dict[str, Any]", error.schema).get("patternErrorMessage")
             return f"{_quote(value)} does not have the form{f' {rule}' if form is None else f': {form}'}"
         case _:

@@ -71,11 +71,6 @@ class FigureSystem:
         return {"system": self.name, "protocol": self.first.protocol, "runs": self.run_ids}
 
 
-def _depends_on_plays(metric: str) -> bool:
-    """Return whether a metric depends on the number of games for each datapoint."""
-    return metric in METRICS and METRICS[metric].depends_on_plays
-
-
 def systems_of(folders: Sequence[RunFolder]) -> list[FigureSystem]:
     """Group finished benchmark runs into systems, in order.
 
@@ -178,7 +173,7 @@ def estimates_of(system: FigureSystem, metrics: Sequence[str]) -> list[SystemEst
         read_pooled = cache(lambda run_ids: pooled_estimates(results_of(system), run_ids))
         pooled_values = pooled_metrics(system, metrics, lambda run_ids: read_pooled(tuple(run_ids)))
         values = {metric: vars(value) for metric, value in pooled_values.items()}
-        for metric in filter(_depends_on_plays, metrics):
+        for metric in [name for name in metrics if name in METRICS and METRICS[name].depends_on_plays]:
             estimate = read_pooled(tuple(system.run_ids)).get(metric)
             if estimate is not None:
                 values[metric] = {**values[metric], "plays": estimate.plays}

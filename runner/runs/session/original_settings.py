@@ -93,7 +93,8 @@ def _possible_original_plans(plan: P) -> Iterator[tuple[P, tuple[str, str]]]:
         originals.append(reordered_spec)
     for original in originals:
         for formats in _format_combinations(spec):
-            candidate = _with_formats(original, _with_default_roles(formats))
+            settings = {group: ChatSettings(format_, default_role(format_)) for group, format_ in formats.items()}
+            candidate = _with_formats(original, settings)
             yield plan.with_spec(candidate), _describe_difference(spec, candidate, formats)
 
 
@@ -180,11 +181,6 @@ def _format_combinations(spec: Spec) -> Iterator[dict[str, ChatFormat]]:
     groups = sorted(spec.groups_with_default_format)
     combinations = product(get_args(ChatFormat), repeat=len(groups))
     return (dict(zip(groups, formats, strict=True)) for formats in islice(combinations, MAX_COMBINATIONS))
-
-
-def _with_default_roles(formats: Mapping[str, ChatFormat]) -> dict[str, ChatSettings]:
-    """Return the chat settings of each model group, with the default system role of its format."""
-    return {group: ChatSettings(format_, default_role(format_)) for group, format_ in formats.items()}
 
 
 def _with_formats(spec: Spec, formats: Mapping[str, ChatSettings]) -> Spec:
