@@ -39,16 +39,11 @@ def mark_hidden(value: Any) -> Any:
     is_unmarked_text = isinstance(value, str) and not isinstance(value, Markup)
     if not is_unmarked_text or value.isprintable():  # a printable text has no hidden characters
         return value
-    hidden = "".join(character for character in set(value) if _is_hidden(character))
+    hidden = "".join(c for c in set(value) if c not in "\n\t" and unicodedata.category(c) in HIDDEN_CATEGORIES)
     if not hidden:  # only line breaks and tabs; the template escapes the text
         return value
     pieces = re.split(f"([{re.escape(hidden)}])", value)  # pieces with an odd index are hidden characters
     return Markup("").join(_mark(piece) if index % 2 else piece for index, piece in enumerate(pieces))
-
-
-def _is_hidden(character: str) -> bool:
-    """Return whether a character is invisible, apart from line breaks and tabs."""
-    return character not in "\n\t" and unicodedata.category(character) in HIDDEN_CATEGORIES
 
 
 def _mark(character: str) -> Markup:
