@@ -217,8 +217,7 @@ def _expected_message(kinds: list[str], value: Any) -> str:
     if "integer" in kinds and isinstance(value, float) and abs(value) > MAX_INTEGER:
         return _TOO_MANY_BITS
     if {*kinds} <= {"array", "null"} and isinstance(value, (str, int, float)):
-        items = value.split() if isinstance(value, str) else [value]
-        return f"expected a list, not {_quote(value)}; write {items}"
+        return f"expected a list, not {_quote(value)}; write {value.split() if isinstance(value, str) else [value]}"
     expected = " or ".join(TYPE_NAMES[kind] for kind in dict.fromkeys(kinds) if kind != "null")
     quotes = (
         "; if you mean a text, put it in quotes" if "string" in kinds and not isinstance(value, (dict, list)) else ""

@@ -326,11 +326,7 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
         experiment=replace(experiment, models=chat_formats.resolve_chat_formats(models, written, replayed_formats)),
         groups_with_default_format=chat_formats.groups_with_default_format(models, written),
         groups_with_default_role=frozenset(group for group in models if "system_role" not in written[group]),
-        groups_with_inherited_dummy=frozenset(
-            group
-            for group in models
-            if models[group].traits.generates_locally and _is_from_several_files(layered, group)
-        ),
+        groups_with_inherited_dummy=frozenset(group for group in models if _inherits_dummy(layered, experiment, group)),
         test=test,
         cache=cache,
         replays=replays,
@@ -344,10 +340,11 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
     )
 
 
-def _is_from_several_files(layered: LayeredData, group: str) -> bool:
-    """Return whether a model group inherits its provider, but not its model and address, or the other way around."""
+def _inherits_dummy(layered: LayeredData, experiment: Experiment, group: str) -> bool:
+    """Return whether a group's provider calls no model, and is from another file than its model or its address."""
     keys = [key for key in ("provider", "model", "base_url") if layered.data["models"][group].get(key)]
-    return len({layered.place(("models", group, key)).file for key in keys}) > 1
+    files = {layered.place(("models", group, key)).file for key in keys}
+    return experiment.models[group].traits.generates_locally and len(files) > 1
 
 
 def _function_folders(spec: Spec) -> Iterator[Path]:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
     from runner.cli.terminal.progress import Display
     from runner.results.leaderboard.results_folder import Results
-    from runner.rollouts.plan import Plan
     from runner.runs.execution.accounting import OnProgress
     from runner.runs.finished.result import FinishedRun
     from runner.training.sweep_budgets import PlannedRun
@@ -160,10 +159,11 @@ class RunCommand:
             WatchedRun(point.spec.experiment.name, point.plan.size if isinstance(point.plan, Plan) else None, words)
             for point in self.points
         ]
+        game_plans = [games for point in self.points for games in point.plan.list_game_plans()]
         try:
             with (
                 show_progress(watched_runs, self._printed, quiet=self.args.quiet) as display,
-                CommandQuestions(self.args, self._all_games(), display) as questions,
+                CommandQuestions(self.args, game_plans, display) as questions,
             ):
                 runs = [
                     self._planned_run(point, display.on_progress_of(i), questions)
@@ -185,10 +185,6 @@ class RunCommand:
         finished_runs = [*drop_merged_shards(self._done, merged), *merged]
         code = _report_unfinished(self.args, finished_runs, self._waiting, prints_json=self._report_point is None)
         return merges.code or code
-
-    def _all_games(self) -> list[Plan]:
-        """Return the plans of the games of all points."""
-        return [games for point in self.points for games in point.plan.list_game_plans()]
 
     def _show_table(self) -> None:
         """Print the benchmarks among the points as one table, then their problems or, with -v, all their results."""

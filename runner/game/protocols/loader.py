@@ -115,7 +115,8 @@ def load_protocol(
     file = from_plain(ProtocolFile, layered.data)
     declares_verifier_first = "verifier_first" in layered.data.get("parameters", {})
     if not declares_verifier_first:  # the cycle starts as it is written
-        file = replace(file, parameters=replace(file.parameters, verifier_first=_starts_with_verifier(file)))
+        is_first = any(file.agents[name].role == "verifier" for name in file.cycle[0].speak if name in file.agents)
+        file = replace(file, parameters=replace(file.parameters, verifier_first=is_first))
     problems = list(_static_problems(file, layered))
     parameter_values = dict(parameters or {})
     problems.extend(_value_problems(parameter_values, where))
@@ -157,10 +158,6 @@ def _suggest_names(problems: Sequence[Problem], data: Mapping[str, object]) -> l
         else problem
         for problem in problems
     ]
-
-
-def _starts_with_verifier(file: ProtocolFile) -> bool:
-    return any(file.agents[name].role == "verifier" for name in file.cycle[0].speak if name in file.agents)
 
 
 def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Problem]:

@@ -125,7 +125,7 @@ class Lineage(OriginIndex):
         if origin.makers:
             yield from origin.makers
         elif use.lineage:
-            yield use.before_last_training()
+            yield ModelUse(use.node, use.group, use.lineage[-1].from_model, None, use.lineage[:-1])
 
     def _count_games(self, maker: ModelMaker, ancestry: Ancestry) -> None:
         """Add the games that a model was trained on. If releases disagree, use the largest numbers."""

@@ -340,8 +340,7 @@ class ProblemCounter:
         agent = count.first_call.agent
         spec, group = self.plan.spec, self.plan.groups(swapped=count.rollout.job.swapped).get(agent, "")
         if example.endswith(NO_PROBABILITY):
-            advice = f"raise models.{group}.top_logprobs"
-            return f"use a model and server with log-probabilities ({advice}), or another selector"
+            return f"use a model with log-probabilities (raise models.{group}.top_logprobs), or another selector"
         settings = spec.experiment.models.get(group)
         if settings is not None and settings.constrain_decisions and agent in spec.protocol.verifier_names:
             return advise_on_json(group, settings)
