@@ -291,7 +291,7 @@ def option_groups(parser: argparse.ArgumentParser, *, is_common: bool) -> Iterat
             if action.dest == "help" or action.help == argparse.SUPPRESS:
                 continue
             choices = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else ""
-            value = action.metavar if isinstance(action.metavar, str) else choices
+            value = " ".join(action.metavar) if isinstance(action.metavar, tuple) else action.metavar or choices
             if action.option_strings:
                 value = "" if action.nargs == 0 else " " + (value or action.dest.upper())
                 name = ", ".join(f"`{option}{value}`" for option in action.option_strings)

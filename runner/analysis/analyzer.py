@@ -27,7 +27,7 @@ from runner.documents.merged_data import KeyRules, LayeredData
 from runner.documents.schema_check import check_schema
 from runner.game.prompts.sandbox import scan
 from runner.models.settings import ModelSettings
-from runner.spec.experiment import NAME_PATTERN
+from runner.spec.experiment import NAME_RULE
 
 UnitKind = Literal["game", "agent", "channel", "message", "pair"]
 Condition = Literal["prover", "verifier", "spoke", "replied", "has_stance", "decided"]
@@ -68,7 +68,7 @@ _AGENT_CONDITIONS = frozenset(("prover", "verifier", "replied", "has_stance"))
 class AnalyzerFile:
     """An analyzer: a question about parts of a game, and the answers to it."""
 
-    name: str = option("The analyzer's name.", example="role_conformance", pattern=NAME_PATTERN)
+    name: str = option("The analyzer's name.", example="role_conformance", **NAME_RULE)
     description: str = option(
         "What the analyzer measures, for readers.", default="", example="Does a prover keep to its role?"
     )

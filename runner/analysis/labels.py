@@ -161,10 +161,6 @@ class CombinedLabels(NamedTuple):
         """The number of labeled units."""
         return len(self.answers) + len(self.ties)
 
-    def of_unit(self, unit_id: str) -> list[str]:
-        """Return the answers of all readers of a unit."""
-        return [answers[unit_id] for answers in self.readers.values() if unit_id in answers]
-
 
 def combine_labels(labels: Iterable[Label]) -> CombinedLabels:
     """Return the majority of the readers' answers for each unit. Two most frequent answers are a tie."""

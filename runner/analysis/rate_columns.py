@@ -26,16 +26,14 @@ def sweep_with_analyses(points: Sequence[SweepPoint], results: Results, metrics:
         replace(
             row,
             metrics={
-                name: _rate_of_row(row, name, results) if is_analysis_metric(name) else row.metrics[name]
+                name: rate_of(name, [results.run(run_id) for run_id in row.run_ids if run_id not in row.missing])
+                if is_analysis_metric(name)
+                else row.metrics[name]
                 for name in metrics
             },
         )
         for row in rows
     ]
-
-
-def _rate_of_row(row: SweepRow, name: str, results: Results) -> SweepValue:
-    return rate_of(name, [results.run(run_id) for run_id in row.run_ids if run_id not in row.missing])
 
 
 def rate_of(name: str, folders: Sequence[RunFolder]) -> SweepValue:

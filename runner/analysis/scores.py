@@ -135,7 +135,7 @@ def _tables_of(folder: RunFolder, parts: AnalysisName) -> list[AnalysisTable]:
         names = sorted({table.analyzer for table in tables})
         hint = did_you_mean(parts.analyzer, names) or (f"; it has {comma_join(names)}" if names else "")
         command = f"nip-run analyze {folder.run_id} {parts.analyzer}"
-        raise UsageError(f"{folder.run_id} has no analysis {parts.analyzer!r}{hint}. To make one: {command}")
+        raise UsageError(f"{folder.run_id} has no analysis {parts.analyzer!r} (to make one: {command}){hint}")
     if parts.instrument is None:
         return own_tables
     matching = [table for table in own_tables if table.instrument.startswith(parts.instrument)]

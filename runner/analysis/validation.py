@@ -183,7 +183,8 @@ class _Units:
         self.clusters = np.array([groups[result.group] for result in results], dtype=np.int64)
         self.total, self.strata = len(groups), strata
         self.codes = {answer: number for number, answer in enumerate(analyzer.file.answers)}
-        self.people = [labels.of_unit(result.unit_id) for result in results]
+        readers, units = labels.readers.values(), [result.unit_id for result in results]
+        self.people = [[answers[unit] for answers in readers if unit in answers] for unit in units]
         """The answers of all readers of each unit."""
         self.undrawn: Collection[str] = ()
         """The labeled units that `nip-run label` did not draw at random; empty if all units are labeled."""

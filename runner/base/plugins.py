@@ -160,7 +160,7 @@ class Plugin:
         try:
             value = self.entry.load()
         except (Exception, SystemExit) as error:
-            raise UsageError(f"{self} cannot be imported: {_describe(error)}; reinstall or uninstall it") from error
+            raise UsageError(f"{self} cannot be imported: {_describe(error)}; correct it or uninstall it") from error
         if not self.kind.is_valid(value):
             raise UsageError(
                 f"{self}: {self.entry.value} is {_with_article(type(value).__name__)}, but must be {self.kind.expected}"
@@ -179,7 +179,7 @@ class Plugin:
         except NipRunError:
             raise
         except (Exception, SystemExit) as error:
-            raise RunError(f"{self} has failed: {_describe(error)}") from error
+            raise RunError(f"{self} has failed: {_describe(error)}; add -v -v to see where") from error
 
     def check_result(self, result: object, *attributes: str) -> None:
         """Check that a result of the plugin has these attributes.

@@ -21,8 +21,8 @@ RUN_HELP = "a run id, the start of one, or last"
 RUNS_HELP = "a run's id, the start of one, `last`, or its folder"
 REFERENCE_HELP = "KIND/OWNER/NAME@VERSION, without a version the newest, or sha256:..."
 SANDBOX_HELP = (
-    "start of a command that runs another command in a container, such as 'apptainer exec --containall IMAGE'; the "
-    "container needs Python 3.11 or newer as python3"
+    "a command that starts a container, such as 'apptainer exec --containall IMAGE'; nip-run appends the program; "
+    "the container needs Python 3.11 or newer as python3"
 )
 OPTIONAL_REGISTRY_HELP = "a folder, git:URL, hf:OWNER/NAME or https://HOST"
 REGISTRY_HELP = f"{OPTIONAL_REGISTRY_HELP}; default: $NIP_RUN_REGISTRY"

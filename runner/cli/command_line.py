@@ -48,7 +48,7 @@ class _Parser(argparse.ArgumentParser):
         """Print the usage error, with a hint, and exit. The message may contain raw words of the command line."""
         if message.startswith("the following arguments are required"):
             message = self._unknown_options_message() or message
-        hint = _suggest_fix(message, self._option_string_actions)
+        hint = _suggest_fix(message, self._option_string_actions, takes_overrides="KEY=VALUE" in self.format_usage())
         if "--json" in self.arguments:
             from runner.cli.terminal.errors import error_object
 
@@ -64,7 +64,7 @@ class _Parser(argparse.ArgumentParser):
         return f"unrecognized arguments: {' '.join(unknown)}" if unknown else None
 
 
-def _suggest_fix(message: str, options: Collection[str]) -> str | None:
+def _suggest_fix(message: str, options: Collection[str], *, takes_overrides: bool) -> str | None:
     """Return a suggestion for an unknown option or choice, or None. For `--seed=3`, it is the override `seed=3`."""
     if (invalid_choice := _INVALID_CHOICE.search(message)) is not None:
         value, choices = invalid_choice.groups()
@@ -79,7 +79,7 @@ def _suggest_fix(message: str, options: Collection[str]) -> str | None:
     if suggestion:
         return suggestion.removeprefix("; ").replace("'", "'--", 1)
     following = arguments[index + 1] if len(arguments) > index + 1 else "VALUE"
-    return f"an override has no dashes: {name.lstrip('-')}={value or following}"
+    return f"an override has no dashes: {name.lstrip('-')}={value or following}" if takes_overrides else None
 
 
 def load_command(name: str) -> ModuleType:

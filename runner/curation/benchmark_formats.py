@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from runner.base.errors import errors_as
 from runner.curation.assertion_replay import MAX_CODE_CHARACTERS
@@ -32,6 +32,8 @@ def parse_tests(columns: Mapping[str, Any], format_: ProgramFormat) -> list[Prog
     Raises:
         ValueError: a column is missing, or its value is not in this format.
     """
+    if format_ not in (formats := get_args(ProgramFormat)):
+        raise ValueError(f"{format_!r} is not a format of tests; choose one of {', '.join(formats)}")
     try:
         if format_ == "apps":
             return parse_apps_tests(columns["input_output"])

@@ -218,8 +218,8 @@ def _expected_message(kinds: list[str], value: Any) -> str:
     """Return the message that a value should have one of these JSON Schema types."""
     if "integer" in kinds and isinstance(value, float) and abs(value) > MAX_INTEGER:
         return _TOO_MANY_BITS
-    if kinds == ["array"] and isinstance(value, (str, int, float)):
-        return f"expected a list, not {_quote(value)}; write [{_quote(value)}]"
+    if {*kinds} <= {"array", "null"} and isinstance(value, (str, int, float)):
+        return f"expected a list, not {_quote(value)}; write {value.split() if isinstance(value, str) else [value]}"
     expected = " or ".join(TYPE_NAMES[kind] for kind in dict.fromkeys(kinds) if kind != "null")
     quotes = (
         "; if you mean a text, put it in quotes" if "string" in kinds and not isinstance(value, (dict, list)) else ""
@@ -245,7 +245,7 @@ def _next_step(error: ValidationError, message: str) -> str:
         examples = {name: _example(rule["properties"][name]) for name in rule["required"] if name not in error.instance}
         return "".join(f"; add {name}: {example}" for name, example in examples.items() if example)
     if "properties" in rule:
-        return f"; its keys are {comma_join(rule['properties'])}"
+        return f"; its keys are {comma_join(sorted(rule['properties'], key=lambda name: name != 'use'))}"
     example, name = _example(rule), next((part for part in reversed(error.absolute_path) if isinstance(part, str)), "")
     return f"; for example {name}: {example}" if example and name else ""
 
@@ -270,7 +270,7 @@ def _violation_message(error: ValidationError) -> str:
         case "enum":
             values = [str(item) for item in rule if item is not None]
             hint = did_you_mean(str(value), values) or "; write one of them"
-            return f"{_quote(value)} is not one of {comma_join(values)}{hint}"
+            return f"{_quote(value)} is not one of {comma_join(values)}{hint}" if values[1:] else f"must be {values[0]}"
         case "minimum" | "exclusiveMinimum":
             bound = "at least" if error.validator == "minimum" else "more than"
             return f"{_quote(value)} is too small; must be {bound} {rule}"

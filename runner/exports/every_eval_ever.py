@@ -46,8 +46,8 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     subject = source.require_subject(options.subject, NAME)
     _check_options(options)
     record = _Record(source, options, subject)
-    parts = map(_make_portable, (source.manifest.benchmark, record.developer, record.model))
-    folder = target.joinpath("data", *parts)
+    names = (source.manifest.benchmark, record.developer, record.model)
+    folder = target.joinpath("data", *(_NOT_PORTABLE.sub("_", name) or "unknown" for name in names))
     make_folders(folder)
     samples = folder / f"{record.uuid}_samples.jsonl"
     export = WrittenExport()
@@ -300,11 +300,6 @@ def _build_metadata(game: ExportedGame) -> dict[str, object]:
         "decision": game.verdict or "none",
         **{name: _to_text(value) for name, value in game.facts.items()},
     }
-
-
-def _make_portable(name: str) -> str:
-    """Return a name as a path segment that is valid on every file system."""
-    return _NOT_PORTABLE.sub("_", name) or "unknown"
 
 
 def _json_bound(value: float) -> float | str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from runner.base.errors import UsageError
+from runner.base.errors import RunError, UsageError
 from runner.base.plugins import ExtensibleTable, Plugin
 from runner.models.admission import RateListener
 from runner.models.interface import Completion, Provider, Request, Usage, estimate_prompt_tokens, estimate_tokens
@@ -127,6 +127,8 @@ class _PluginModel:
         with self.plugin.reported_errors():
             completion = await self.model.complete(request)
         self.plugin.check_result(completion, *Completion.__slots__)
+        if not completion.choices or not all(isinstance(choice.text, str | None) for choice in completion.choices):
+            raise RunError(f"{self.plugin} returned a completion without choices, or whose text is not a str or None")
         usage, latency_ms = completion.usage, completion.latency_ms or (perf_counter() - started) * 1000
         if usage == Usage():
             tokens = sum(estimate_tokens(choice.text or "") for choice in completion.choices)

@@ -16,7 +16,6 @@ import orjson
 from runner.base.errors import ReleaseError, errors_as
 from runner.base.storage.safe_files import open_to_read
 from runner.base.storage.strict_json import is_same
-from runner.game.protocols.schema import Parameters
 from runner.game.protocols.statements import GameSubject
 from runner.registry.recomputed_run import check_claims
 from runner.registry.rollouts_file import ROLLOUTS_FILE, read_published_rows
@@ -68,7 +67,8 @@ class RolloutChecker:
         protocol = plan.spec.protocol
         self._metrics = Metrics.from_plan(plan)
         self._max_rounds = protocol.max_message_rounds
-        self._max_reward = _bound_reward(protocol.parameters, self._max_rounds)
+        rewards = [abs(float(getattr(protocol.parameters, name))) for name in _REWARD_PARAMETERS]
+        self._max_reward = (1 + self._max_rounds) * sum(rewards)
         rule = plan.spec.experiment.until
         self._decision = None if rule is None else StoppingDecision(plan, rule, read_baseline(folder.path))
         self._row_count = 0
@@ -135,11 +135,6 @@ _REWARD_PARAMETERS = (
     "verifier_no_guess_reward",
 )  # fmt: skip
 """The parameters of a protocol that determine the rewards."""
-
-
-def _bound_reward(parameters: Parameters, rounds: int) -> float:
-    """Return an upper bound on the absolute value of an agent's reward in a game."""
-    return (1 + rounds) * sum(abs(float(getattr(parameters, name))) for name in _REWARD_PARAMETERS)
 
 
 def _parse_rollout(row: Mapping[str, Any], job: Job) -> Rollout:

@@ -144,7 +144,7 @@ def _hashing_config(hashing: Any) -> Any:
 def _describe_bad_key(path: Path, key_type: str, error: Exception) -> str:
     reason = getattr(error, "strerror", None) or str(error).strip().rstrip(".") or type(error).__name__
     return (
-        f"{path} is not a usable {key_type} key: {reason[:200]}; use an elliptic curve key (secp256r1, secp384r1 or "
+        f"{path} is not a usable {key_type} key ({reason[:200]}); use an elliptic curve key (secp256r1, secp384r1 or "
         f"secp521r1), in PEM{', not encrypted' if key_type == 'private' else ''}"
     )
 

@@ -52,7 +52,7 @@ def rollout_rows(
                 "channel": message.channel,
                 "agent": message.agent,
                 "content": message.text,
-                **_count_row(message.counts),
+                **({name: getattr(message.counts, name) for name in _COUNT_COLUMNS} if message.counts else {}),
             }
             for index, played_round in enumerate(rollout.rounds)
             for message in played_round.messages
@@ -87,11 +87,6 @@ def _rollout_row(rollout: Rollout) -> dict[str, object]:
         "statements": statements_json(rollout),
         **(_NO_ANSWERS if rollout.answers is None else rollout.answers.columns()),
     }
-
-
-def _count_row(counts: MessageCounts | None) -> dict[str, object]:
-    """Return the counts of a message. Without counts, the columns are left out, and so are NULL."""
-    return {} if counts is None else {name: getattr(counts, name) for name in _COUNT_COLUMNS}
 
 
 def _call_row(call: Call) -> dict[str, object]:

@@ -68,7 +68,7 @@ def _judge(plan: Plan, parts: GameParts) -> GameScript:
     if plan.spec.experiment.rejudge is not None and plan.spec.experiment.rejudge.verdict == "each":
         confidence = (rollout.confidence_stated, rollout.confidence_logprob, rollout.confidence_note)
         last_verdict = RoundVerdict(last_round, decision, tuple(rollout.votes or ()), error, *confidence)
-        rollout = rollout.with_verdicts([*verdicts, last_verdict])
+        rollout = replace(rollout, verdicts=(*verdicts, last_verdict))
     return rollout
 
 

@@ -222,7 +222,7 @@ class Debates:
             raise UsageError(
                 f"these keys would change the debates of {self.run_id}: {', '.join(differing)}. Only the judge may "
                 f"change: agents.{judge}, its own model group, its templates (prompts=FOLDER, with only those "
-                f"templates), decision_format, votes, retry.{hint}"
+                f"templates), decision_format, votes, verdict, retry.{hint}"
             )
 
 

@@ -6,7 +6,7 @@ The engine creates it, and tables, metrics, pages and exports are computed from 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -214,10 +214,6 @@ class Rollout:
             last = max((call.round for call in decisive), default=0)
             origins |= {call.origin for call in decisive if call.round == last}
         return origins.pop() if len(origins) == 1 else None
-
-    def with_verdicts(self, verdicts: Sequence[RoundVerdict]) -> Rollout:
-        """Return a copy of this rollout with these verdicts on its debate."""
-        return replace(self, verdicts=tuple(verdicts))
 
     def answers_without_round(self) -> dict[str, list[Call]]:
         """Return the answers, by agent, in the round that an error ended. This round is not in `rounds`."""

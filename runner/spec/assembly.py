@@ -90,6 +90,8 @@ class Spec:
     """Model groups without a chat format in the spec. Their chat format depends on their address."""
     groups_with_default_role: frozenset[str] = frozenset()
     """Model groups without a system role in the spec. Their system role depends on their chat format."""
+    groups_with_inherited_dummy: frozenset[str] = frozenset()
+    """Model groups with a model or an address, but with the provider `dummy` from a file that the spec extends."""
     fetched: Path | None = None
     """The folder of the download that the spec is from; None for a local spec."""
     got_from: Mapping[str, str] | None = None
@@ -324,6 +326,7 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
         experiment=replace(experiment, models=chat_formats.resolve_chat_formats(models, written, replayed_formats)),
         groups_with_default_format=chat_formats.groups_with_default_format(models, written),
         groups_with_default_role=frozenset(group for group in models if "system_role" not in written[group]),
+        groups_with_inherited_dummy=frozenset(group for group in models if _inherits_dummy(layered, experiment, group)),
         test=test,
         cache=cache,
         replays=replays,
@@ -335,6 +338,13 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
         fetched_prices=frozenset(group for group in written if _has_fetched_price(layered, group)),
         got_from=None if fetched is None else _find_downloaded_run(layered.folders.values()),
     )
+
+
+def _inherits_dummy(layered: LayeredData, experiment: Experiment, group: str) -> bool:
+    """Return whether a group's provider calls no model, and is from another file than its model or its address."""
+    keys = [key for key in ("provider", "model", "base_url") if layered.data["models"][group].get(key)]
+    files = {layered.place(("models", group, key)).file for key in keys}
+    return experiment.models[group].traits.generates_locally and len(files) > 1
 
 
 def _function_folders(spec: Spec) -> Iterator[Path]:
@@ -458,7 +468,7 @@ def _read_dataset(layered: LayeredData, inputs: LoadedInputs, settings: DatasetS
     path = _dataset_file(layered, settings.path)
     if path is None and not settings.path.startswith(HUB):
         hint = _suggest_path(layered, _DATASET, settings.path, package_data.is_file)
-        message = f"no file {settings.path!r} next to the spec or among the built-in files{hint}"
+        message = f"there is no file {settings.path!r}, and no built-in file of this name{hint}"
         raise SpecError([layered.problem_at(_DATASET, message)])
     try:
         return inputs.dataset(settings, path, seed, _place_finder(layered))
@@ -486,7 +496,7 @@ def _dataset_file(layered: LayeredData, path: str) -> Path | None:
 def _suggest_path(layered: LayeredData, key_path: KeyPath, path_text: str, is_candidate: Callable[[Path], bool]) -> str:
     """Return a hint about a missing file or folder: a similar name in its folder, if the names there may be quoted."""
     folder = layered.folder(key_path) / Path(path_text).parent
-    hint = "; a path is relative to the folder of the file that contains it"
+    hint = "; a path in a file starts from the folder of this file, a path in an override from the current folder"
     try:
         if not layered.may_quote(key_path, folder):
             return hint
@@ -565,7 +575,7 @@ def _find_prompt_folder(layered: LayeredData, key_path: KeyPath, name: str) -> P
     if folder is not None and package_data.is_folder(folder):
         return folder
     hint = _suggest_path(layered, key_path, name, package_data.is_folder)
-    message = f"no folder {name!r} next to the spec or among the built-in folders{hint}"
+    message = f"there is no folder {name!r}, and no built-in folder of this name{hint}"
     raise SpecError([layered.problem_at(key_path, message)])
 
 

@@ -21,8 +21,11 @@ from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.tournament_settings import TournamentSettings
 from runner.spec.training_settings import TrainingSettings
 
-NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
-"""Pattern of a spec's name."""
+NAME_RULE: Mapping[str, Any] = {
+    "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$",
+    "patternErrorMessage": "letters, digits, '.', '_' and '-', at most 80, beginning with a letter or digit",
+}
+"""The form of the names of specs, recipes and analyzers."""
 
 MAX_SWEEP_POINTS = 1000
 
@@ -285,7 +288,7 @@ class Experiment:
     name: str = option(
         "The experiment's name. The ids of its runs start with this name.",
         example="nip-code-validation",
-        pattern=NAME_PATTERN,
+        **NAME_RULE,
     )
     description: str = option("A note for readers.", default="", example="A weak verifier questions a strong prover.")
     seed: int = option(
@@ -318,7 +321,10 @@ class Experiment:
         "group share the model and are fine-tuned together.",
         example={"small": {"model": "gpt-6-luna"}},
         minProperties=1,
-        propertyNames={"pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$"},
+        propertyNames={
+            "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$",
+            "patternErrorMessage": "letters, digits, '_' and '-', beginning with a letter or digit",
+        },
     )
     agents: Mapping[str, AgentSettings] = option(
         "The model and settings of each agent of the protocol. The entry `_default` applies to agents without an "

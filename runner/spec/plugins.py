@@ -58,7 +58,7 @@ def _metric_problems(layered: LayeredData) -> Iterator[Problem]:
                 continue
             installed = METRIC_PLUGINS.installed_names()
             hint = did_you_mean(name, installed) or f"; installed: {comma_join(installed) or 'none'}"
-            message = f"no installed plugin has a metric {name!r}{hint}. Built-in metrics need no entry here"
+            message = f"no installed plugin has a metric {name!r}, and built-in metrics need no entry here{hint}"
         except UsageError as error:
             message = str(error)
         yield layered.problem_at(("metrics",), message)

@@ -14,6 +14,7 @@ from typing import Any
 
 from runner.base.errors import SpecError
 from runner.base.problems import Problem
+from runner.base.text import counted
 from runner.documents.merged_data import LayeredData
 from runner.documents.overrides import Override
 from runner.documents.plain_values import KeyPath
@@ -77,7 +78,7 @@ class Sweep:
             if isinstance(values, list) and len(values) != max_length:
                 yield self._layered.problem_at(
                     key_path,
-                    f"{len(values)} values, but another list of `zip` has {max_length}; lists of `zip` advance "
+                    f"{counted(len(values), 'value')}, but another list of `zip` has {max_length}; they advance "
                     "together: make them equally long, or move the key out of `zip` to combine it with all others",
                 )
             if key in self._layered.data[SWEEP]:

@@ -38,7 +38,10 @@ class TournamentSettings:
         example={"strong": {"model": "strong"}, "small": {"model": "small"}},
         minProperties=2,
         maxProperties=MAX_PLAYERS,
-        propertyNames={"pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$"},
+        propertyNames={
+            "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$",
+            "patternErrorMessage": "letters, digits, '_' and '-', at most 40, beginning with a letter or digit",
+        },
     )
     seats: tuple[str, ...] | None = option(
         "The two provers of the protocol that the players of a pairing play. null: the protocol's only two provers.",

@@ -144,18 +144,14 @@ class Verdicts:
     def always_failed(self) -> Quantity | None:
         """The share of datapoints without a right game."""
         failed = self._failed_points
-        return None if failed is None else failed.as_quantity(self.most_plays)
+        most_plays = int(np.bincount(self.points).max(initial=0))
+        return None if failed is None else failed.as_quantity(most_plays)
 
     @cached_property
     def _failed_points(self) -> Share | None:
         points, indices = np.unique(self.points, return_inverse=True)
         rights = np.bincount(indices, weights=self.right, minlength=len(points))
         return self._by_unit(rights == 0, indices)
-
-    @cached_property
-    def most_plays(self) -> int:
-        """The largest number of plays of a datapoint, in all forms that blocks play it in."""
-        return int(np.bincount(self.points).max(initial=0))
 
     def vote_at(self, k: int) -> Share | None:
         """Return vote@k: how often the majority of k plays of a datapoint is right; None if no datapoint has k plays.

@@ -266,7 +266,7 @@ def test_all_errors_of_an_analyzer_are_reported(
     [
         (["follow_up"], "name the model with --model MODEL"),
         (["role_conformence", DUMMY_PROVIDER], "'role_conformence' is neither a run nor an analyzer"),
-        ([DUMMY_PROVIDER], "no analyzer (built-in: concession"),
+        ([DUMMY_PROVIDER], "name an analyzer, a .yaml file or one of concession"),
         (["follow_up", DUMMY_PROVIDER, "sweep={seed: [1, 2]}"], "an analysis has no sweep"),
         (["follow_up", DUMMY_PROVIDER, "rollouts.per_datapoint=2"], "remove rollouts.per_datapoint, or set votes"),
         (["follow_up", "models.analyst.modell=x"], "modell"),

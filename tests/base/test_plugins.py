@@ -77,7 +77,7 @@ def test_the_template_plays_games_computes_a_metric_and_writes_an_export(tmp_pat
     missing = nip_run("check", spec, cwd=tmp_path)
     assert missing.returncode == 2
     assert "models.m.provider" in missing.stderr
-    assert "no installed plugin has a metric 'words'; installed: none" in missing.stderr
+    assert "no installed plugin has a metric 'words', and built-in" in missing.stderr
 
 
 @pytest.mark.full
@@ -109,6 +109,7 @@ def test_new_metric_version_recomputes_and_new_provider_version_is_another_run(t
 
 
 CONNECT = "\n    async def close(self): ...\n\ndef connect(target):\n    return Model()\n"
+SPEECHLESS = "return Completion((Choice(7, None),), model='m')"
 BAD_PROVIDERS: Mapping[str, tuple[str, str]] = {
     "broken": ("import nowhere\n", "cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
     "number": ("connect = 3\n", "is an int, but must be a function that takes a ConnectionTarget"),
@@ -123,9 +124,13 @@ BAD_PROVIDERS: Mapping[str, tuple[str, str]] = {
         f"class Model:\n    async def complete(self, request):\n        return 'yes'\n{CONNECT}",
         "returned a str without choices, model, usage",
     ),
+    "speechless": (
+        f"from runner import *\n\nclass Model:\n    async def complete(self, _):\n        {SPEECHLESS}\n{CONNECT}",
+        "returned a completion without choices, or whose text is not a str or None",
+    ),
     "crashing": (
         f"class Model:\n    async def complete(self, request):\n        return 1 / 0\n{CONNECT}",
-        "has failed: ZeroDivisionError",
+        "has failed: ZeroDivisionError: division by zero; add -v -v to see where",
     ),
 }
 

@@ -118,6 +118,13 @@ def test_help_lists_every_command_with_its_summary(folder: Path) -> None:
         assert re.search(rf"^  {name} +{re.escape(REGISTRY[name].summary)}$", output, re.MULTILINE)
 
 
+def test_usage_errors_ask_only_for_what_a_command_takes(folder: Path) -> None:
+    unknown = run_cli("show", "--zzz", cwd=folder).stderr.splitlines()[-1]
+    assert unknown == "nip-run show: error: unrecognized arguments: --zzz", "show takes no overrides"
+    missing = run_cli("audit", cwd=folder).stderr
+    assert missing.rstrip().endswith("the following arguments are required: DATASET"), "overrides are optional"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -212,6 +212,16 @@ def test_label_words_without_a_known_meaning_are_left_to_the_user(tmp_path: Path
     assert "dataset.labels.grün" in checked.stderr
 
 
+def test_numbers_that_are_no_labels_are_left_to_the_user(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"claim": "Grass grows in spring.", "label": 2.0}\n{"claim": "Snow is black.", "label": 0.5}\n')
+    printed, spec = run_init(tmp_path, path)
+    assert spec["dataset"]["labels"] == {"2": "CHANGE", "0.5": "CHANGE"}
+    assert printed["rows"] == {}
+    labels = "dataset.labels={2: 1, '0.5': 0}"
+    assert "(1 with label 1)" in nip_run_here("check", "spec.yaml", labels, cwd=tmp_path).stdout
+
+
 def test_a_spec_in_another_folder_names_the_file_from_there(tmp_path: Path) -> None:
     data = write_csv(tmp_path, "id,label,claim\n1,yes,Grass grows in spring.\n2,no,Grass grows in winter.\n")
     process = nip_run_here("init", "--data", data.name, "mine", cwd=tmp_path)
@@ -250,7 +260,7 @@ def test_notices_name_the_lines_of_a_jsonl_file(tmp_path: Path) -> None:
     assert spec["dataset"]["columns"] == {"label": "truth", "claim": "statement"}
 
 
-@pytest.mark.parametrize("text", ["id,claim\n1,Grass grows.\n", "id,label\n1,yes\n", "id,label,claim\n"])
+@pytest.mark.parametrize("text", ["id,claim\n1,Grass grows.\n", "id,label\n1,yes\n"])
 def test_a_file_without_labels_or_claims_is_refused_with_the_columns_that_it_has(tmp_path: Path, text: str) -> None:
     process = nip_run_here("init", "--data", write_csv(tmp_path, text), cwd=tmp_path)
     assert process.returncode == 2
@@ -261,8 +271,9 @@ def test_a_file_without_labels_or_claims_is_refused_with_the_columns_that_it_has
 def test_a_missing_or_empty_file_is_named_as_such(tmp_path: Path) -> None:
     missing = nip_run_here("init", "--data", "claims.csv", cwd=tmp_path)
     assert (missing.returncode, "there is no such file: claims.csv" in missing.stderr) == (2, True)
-    empty = nip_run_here("init", "--data", write_csv(tmp_path, ""), cwd=tmp_path)
-    assert (empty.returncode, "data.csv is empty" in empty.stderr) == (2, True)
+    for text in ("", "id,label,claim\n"):
+        empty = nip_run_here("init", "--data", write_csv(tmp_path, text), cwd=tmp_path)
+        assert (empty.returncode, "data.csv has no rows" in empty.stderr) == (2, True)
 
 
 def test_the_printed_commands_run_next_to_the_data_so_that_errors_quote_it(tmp_path: Path) -> None:

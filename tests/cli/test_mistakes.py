@@ -160,6 +160,9 @@ MISTAKES: dict[str, Mistake] = {
         "rollouts: {per_datapoint: -1}\n", "spec.yaml:13:12", "-1 is too small", "at least 1"),
     "a share above one": Mistake(
         "fine_tune: {validation_share: 1.5}\n", "spec.yaml:13:13", "1.5 is too large", "less than 1"),
+    "a command as text": Mistake(
+        TRAINING.replace("weak: {backend: dummy}", "weak: {backend: command, command: 'python t.py {dataset}'}"),
+        "spec.yaml:19:30", "expected a list", "write ['python', 't.py', '{dataset}']"),
     "a budget as text": Mistake(
         "budget: {usd: 5 dollars}\n", "spec.yaml:13:10", "expected a number, not '5 dollars'", "usd: "),
     "an unknown kind": Mistake(
@@ -173,7 +176,8 @@ MISTAKES: dict[str, Mistake] = {
         ("strong: {provider: dummy}", "strong: {provider: opnai}"), "spec.yaml:8:12", "'opnai' is not one of",
         "'openai'"),
     "a name that no folder can have": Mistake(
-        ("name: mine", "name: my run"), "spec.yaml:1:1", "'my run' does not have the form", "for example name: "),
+        ("name: mine", "name: my run"), "spec.yaml:1:1", "'my run' does not have the form: letters, digits, '.', '_'",
+        "for example name: "),
     "an address without a scheme": Mistake(
         ("strong: {provider: dummy}", "strong: {model: x, base_url: localhost:8000}"), "spec.yaml:8:22",
         "'localhost:8000' does not have the form", "http://"),
@@ -211,12 +215,16 @@ MISTAKES: dict[str, Mistake] = {
         ("prover: {model: strong}", "_default: {model: stron}"), "spec.yaml:11:14", "no model group 'stron'",
         "'strong'"),
     "a missing dataset": Mistake(
-        ("data.csv", "dota.csv"), "spec.yaml:2:11", "no file 'dota.csv' next to the spec", "'data.csv'"),
+        ("data.csv", "dota.csv"), "spec.yaml:2:11", "there is no file 'dota.csv'", "'data.csv'"),
     "a missing folder of prompts": Mistake(
         ("prompts: prompts", "prompts: promts"), "spec.yaml:6:1", "no folder 'promts'", "'prompts'"),
     "a missing template": Mistake(
         ("prompts: prompts", "prompts: other"), "spec.yaml:6:1", "no template 'other/prover.jinja'", "'provr.jinja'",
         files={"other/provr.jinja": "x", "other/verifier.jinja": "x", "other/verifier.last_round.jinja": "x"}),
+    "prompts of another protocol": Mistake(
+        ("prompts: prompts", "prompts: debate"), "spec.yaml:6:1", "no template 'debate/prover.jinja'",
+        "set prompts to a folder with templates for nip, such as 'nip'",
+        files={"debate/verifier.jinja": "x", "debate/verifier.last_round.jinja": "x", "nip/prover.jinja": "x"}),
     "an unknown variable": Mistake(
         None, "prompts/prover.jinja:2:4", "no such variable", "'question'",
         files={"prompts/prover.jinja": "Say:\n{{ qestion }}\n"}),
@@ -252,7 +260,7 @@ MISTAKES: dict[str, Mistake] = {
         "sweep: {seed: 3}\n", "spec.yaml:13:9", "expected a list, not 3", "[3]"),
     "a sweep over an unknown key": Mistake("sweep: {sed: [1]}\n", "spec.yaml:13:15", "unknown key", "'seed'"),
     "zipped lists of two lengths": Mistake(
-        "sweep: {zip: {seed: [1, 2], description: [a]}}\n", "spec.yaml:13:29", "1 values, but another list",
+        "sweep: {zip: {seed: [1, 2], description: [a]}}\n", "spec.yaml:13:29", "1 value, but another list",
         "make them equally long"),
     "a missing base": Mistake(
         "extends: bse.yaml\n", "spec.yaml:13:1", "no file 'bse.yaml'", "'base.yaml'", files={"base.yaml": "seed: 1\n"}),
@@ -274,6 +282,10 @@ MISTAKES: dict[str, Mistake] = {
         TRAINING + "    wek: {backend: dummy}\n", "spec.yaml:20:5", "", "'weak'"),
     # The command line
     "an override of an unknown key": Mistake(None, "override 'sed=3'", "unknown key", "'seed'", arguments=["sed=3"]),
+    "the only value of a key": Mistake(None, "override 'stances=swap'", "must be both", "", arguments=["stances=swap"]),
+    "a protocol by its name alone": Mistake(
+        None, "override 'protocol=debate'", "expected a mapping", "its keys are use, max_message_rounds",
+        arguments=["protocol=debate"]),
     "an override of the wrong type": Mistake(
         None, "override 'rollouts.concurrency=many'", "expected a whole number", "concurrency: 64",
         arguments=["rollouts.concurrency=many"]),

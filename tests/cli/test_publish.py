@@ -239,7 +239,8 @@ def test_publish_to_an_unwritable_registry_fails(player: Player, tmp_path: Path)
     ("arguments", "message"),
     [
         (("last",), "the owner is missing"),
-        (("last", "--as", "Acme"), "must be 1 to 100"),
+        (("last", "--as", "Acme"), "must consist of 1 to 100"),
+        (("results/leaderboard.duckdb", "--as", "acme"), "is a file, and a run is a folder"),
         (("last", "--as", "acme", "--kind", "protocl"), "did you mean 'protocol'"),
         (("last", "--as", "acme", "--part", "judge"), "--part selects a component"),
         (("prompts", "--as", "acme", "--kind", "prompts"), "OWNER/NAME@VERSION"),

@@ -283,6 +283,16 @@ def test_replay_without_the_schema_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.gate
+def test_advice_about_answers_that_are_not_json_names_the_key_and_not_the_template(tmp_path: Path) -> None:
+    games = {"concurrency": 1, "per_datapoint": 24}
+    with run_chat_server(text="I am sure.\nDecision: accept") as server:
+        spec = spec_file(tmp_path, server.base_url, models={"m": {"constrain_decisions": True}}, **SOLO, rollouts=games)
+        done = nip_run_here(spec, cwd=tmp_path)
+    assert done.stderr.count("schemas, remove models.m.constrain_decisions") == 2, done.stderr
+    assert "asks for the format" not in done.stderr
+
+
+@pytest.mark.gate
 def test_run_fails_with_the_key_name_if_the_server_supports_no_schemas(tmp_path: Path) -> None:
     with run_chat_server(refused=["response_format"]) as server:
         spec = spec_file(tmp_path, server.base_url, size=2, models={"m": {"constrain_decisions": True}}, **SOLO)

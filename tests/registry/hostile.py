@@ -29,7 +29,7 @@ class HostileRelease:
 FORM = "each part of a path is 1 to 100 of"
 LONG = "a path is at most 240 characters in 8 parts"
 RESERVED = "is reserved for the registry"
-NAME_FORM = "must be 1 to 100 of a-z"
+NAME_FORM = "must consist of 1 to 100 of a-z"
 DAMAGED = "release.json is damaged"
 NOT_CANONICAL = "not formatted as nip-run writes it"
 

@@ -330,7 +330,7 @@ def test_check_shows_statements_the_claim_pick_and_labels(tmp_path: Path) -> Non
     path = str(ROOT / "specs" / "prover_estimator.yaml")
     output = nip_run_here("check", path, cwd=tmp_path).stdout
     for line in (
-        "(answers are labelled by the function equations:check)", "sends * -> command:python",
+        "(answers are labeled by the function equations:check)", "sends * -> command:python",
         "round 0: the message of prover must state: claims (2 to 4)",
         "round 1: the message of estimator must state: estimates",
         "round 3: then the rollout's seed picks a sub-claim, and the game continues with it", "at most 240 calls",

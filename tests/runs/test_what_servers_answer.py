@@ -53,7 +53,7 @@ def test_a_malformed_request_ends_only_the_game_of_its_datapoint(tmp_path: Path,
     assert (result.manifest.transport_failed, resumed.manifest.transport_failed) == (1, 1)
     (note,) = [note for note in resumed.notes if note.startswith("1 of 8 rollouts failed in transport")]
     assert "the first error: MalformedError: http" in note
-    assert "Invalid value for 'content': it cannot be read (the server accepts other requests of models.m" in note
+    assert "Invalid value for 'content': it cannot be read (if the server accepts other requests of models.m" in note
     assert "same command" not in note
     ended_records = [record for record in journal_records(only_run(tmp_path / "r")) if record["kind"] == "ended"]
     assert {(record["sample"][0], record["error"]) for record in ended_records} == {("p3", "MalformedError")}

@@ -125,7 +125,7 @@ def test_folder_is_refused_as_a_spec(tmp_path: Path) -> None:
         ("use: nip", "use: nip, force_guess: two", [
             "spec.yaml:3:22: protocol.force_guess: 'two' is not one of zero, one, y; write one of them"]),
         ("path: data.jsonl", "path: dota.jsonl", [
-            ("spec.yaml:2:11: dataset.path: no file 'dota.jsonl' next to the spec or among the built-in files; "
+            ("spec.yaml:2:11: dataset.path: there is no file 'dota.jsonl', and no built-in file of this name; "
             "did you mean 'data.jsonl'?")]),
         ("m: {provider: dummy}", "m: {provider: dumy}", [
             ("spec.yaml:6:7: models.m.provider: 'dumy' is not one of openai, anthropic, human, dummy, replay; "
@@ -165,8 +165,8 @@ def test_folder_is_refused_as_a_spec(tmp_path: Path) -> None:
             ("spec.yaml:8:3: agents.prover: expected a mapping (KEY: VALUE lines), not 3; "
              "its keys are model, max_response_words, freeze, selector, train_scratchpad")]),
         ("prompts: prompts/code_validation/nip", "prompts: nowhere", [
-            ("spec.yaml:4:1: prompts: no folder 'nowhere' next to the spec or among the built-in folders; "
-            "a path is relative to the folder of the file that contains it")]),
+            ("spec.yaml:4:1: prompts: there is no folder 'nowhere', and no built-in folder of this name; "
+            "a path in a file starts from the folder of this file, a path in an override from the current folder")]),
         ("name: tiny", "name: tiny\nfine_tune: {agents: [verifier, provr]}", [
             "spec.yaml:2:32: fine_tune.agents: nip has no agent 'provr'; did you mean 'prover'?"]),
         ("name: tiny", """name: tiny

@@ -81,6 +81,20 @@ def make_claims(groups: int, **columns: Any) -> list[dict[str, Any]]:
     ]
 
 
+def test_a_model_over_an_inherited_dummy_is_warned_about(tmp_path: Path) -> None:
+    base = spec_file(tmp_path, models={"m": {"provider": "dummy"}})
+    path = tmp_path / "mine.yaml"
+    warning = "models.m calls no model: it inherits `provider: dummy`, which answers at random"
+    for settings in ("model: gpt-6-luna", "base_url: http://127.0.0.1:1/v1", "model: x, max_tokens: 3"):
+        path.write_text(f"extends: {base.name}\nmodels: {{m: {{{settings}}}}}\n")
+        assert any(line.startswith(warning) for line in warnings_of(load_spec(path)))
+        for override in ("models.m.provider=dummy", "models.m={provider: dummy, model: strong}"):
+            assert not any("calls no model" in line for line in warnings_of(load_spec(path, [override])))
+    path.write_text(f"extends: {base.name}\nmodels: {{m: {{temperature: 1}}}}\n")
+    assert not any("calls no model" in line for line in warnings_of(load_spec(path)))
+    assert any(line.startswith(warning) for line in warnings_of(load_spec(path, ["models.m.model=gpt-6-luna"])))
+
+
 def test_run_to_replay_without_the_provider_replay_is_warned_about(tmp_path: Path) -> None:
     path = spec_file(tmp_path, models={"m": {"provider": "dummy", "run": "results/runs/x"}})
     assert (

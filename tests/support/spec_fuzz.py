@@ -305,7 +305,7 @@ YAML_ERRORS = (
 SCHEMA_ERRORS = (
     "unknown key", ": expected ", "is not one of", "is too small", "is too large", "must not be empty",
     "missing key", "does not have the form", "not a finite number", "63 bits", "needs at least", "is too long",
-    "non-empty", "too many", "expected", "combinations are more",
+    "non-empty", "too many", "expected", "combinations are more", "must be both",
 )  # fmt: skip
 NAME_ERRORS = (
     "no protocol", "no folder", "no file", "no model group", "no such agent", "missing agents", "no agent",

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a .jsonl, .csv or .parquet file, or a spec with a section `dataset`; all splits are audited. Exit code "
         "1: there are findings; 5: no findings, but too little data to find any; 0: no findings",
     )
-    add("overrides", nargs="*", metavar="KEY=VALUE", help="set a key, such as dataset.group_by=problem")
+    add("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="set a key, such as dataset.group_by=problem")
     add(
         "--ignore",
         action="append",

@@ -109,8 +109,8 @@ def _read_arguments(args: argparse.Namespace) -> tuple[list[RunFolder], list[Ana
     runs = (_find_run(name, results, builtin) for name in names if name not in analyzers)
     folders = list(dict.fromkeys(runs))
     if not folders or not analyzers:
-        missing = "run" if not folders else f"analyzer (built-in: {comma_join(builtin)}; or a .yaml file)"
-        raise UsageError(f"no {missing} given; write nip-run analyze RUN ANALYZER")
+        missing = "a run" if not folders else f"an analyzer, a .yaml file or one of {comma_join(builtin)}"
+        raise UsageError(f"name {missing}: nip-run analyze RUN ANALYZER")
     if args.model:
         overrides.append(f"models.analyst.model={json.dumps(args.model)}")
     # Messages tell the user how to resume with the same arguments, but `last` names another run once this one started.

@@ -196,7 +196,7 @@ def _describe_labels(spec: Spec, datapoints: Sequence[Datapoint]) -> str:
     """Return the number of right solutions, the numbers of answers if they are listed, or what labels answers."""
     dataset, checker = spec.dataset, spec.experiment.dataset.checker
     if checker is not None:
-        return f"answers are labelled by {checker.describe()}"
+        return f"answers are labeled by {checker.describe()}"
     counts = sorted({point.answer_count for point in datapoints if point.answer_count is not None})
     if counts:
         numbers = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default=Path(),
         metavar="DIR",
-        help="created if missing; default: the current folder",
+        help="the folder of the spec, created if missing; default: the current folder",
     )
     parser.add_argument(
         "--protocol",
@@ -198,9 +198,9 @@ def _roles_of(path: Path, protocol: str | None) -> ColumnRoles:
     check_not_ragged(path)
     with errors_as(UsageError, f"cannot read {path}", Unreadable, TooLarge):
         table = read_table(path, DatasetLimits())
-    if not table.columns:
-        raise UsageError(f"{path} is empty; give a file with a row for each datapoint")
-    if table.rows and protocol in (None, *ANSWER_PROTOCOLS):
+    if not table.rows:
+        raise UsageError(f"{path} has no rows; give a file with a row for each datapoint")
+    if protocol in (None, *ANSWER_PROTOCOLS):
         answer_roles = find_answer_roles(table)
         if answer_roles is not None:
             return answer_roles
@@ -210,7 +210,7 @@ def _roles_of(path: Path, protocol: str | None) -> ColumnRoles:
             f"list of answers in each row; it has {counted(len(table.rows), 'row')} with the columns "
             f"{comma_join(table.columns)}. If each answer has a column of its own, write the spec with dataset.answers"
         )
-    roles = find_roles(table, path) if table.rows else None
+    roles = find_roles(table, path)
     if roles is None:
         raise UsageError(
             f"{path} needs a column with labels, such as true and false, and a column with texts to judge, such as "

@@ -52,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="accept, import and export only labels of these readers; a single one is the reader of imported rows "
-        "without one",
+        help="accept, import and export only labels of these readers; with one NAME, also the imported rows without a "
+        "reader are theirs",
     )
     action = parser.add_mutually_exclusive_group()
     action.add_argument(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def add_page_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for the page where people answer."""
     parser.add_argument(
-        "--port", type=port, default=0, metavar="N", help="port of the page for people (provider human); default: free"
+        "--port", type=port, default=0, metavar="N", help="port of the page where people answer; default: free"
     )
     parser.add_argument(
         "--no-open", dest="open", action="store_false", help="print the address of this page, but open no browser"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("reference", metavar="REF", help=f"{REFERENCE_HELP}; without a kind, a run")
-    add("folder", metavar="DIR", nargs="?", type=folder_path, help="default: the name of the release")
+    add("folder", metavar="DIR", nargs="?", type=folder_path, help="a new folder; default: the name of the release")
     add_registry_option(parser)
     add("--signer-key", type=Path, metavar="FILE", help="check the signature with this public key (PEM)")
 

@@ -191,6 +191,8 @@ def _collect_run_drafts(
         raise UsageError(
             f"--as names one release, but there are {len(args.what)} runs; give only the owner: --as OWNER"
         )
+    if files := [name for name in args.what if Path(name).is_file()]:
+        raise UsageError(f"{files[0]} is a file, and a run is a folder; to publish a component, add --kind KIND")
     draft_groups = []
     folders = list({run.path.resolve(): run for run in map(results.find, args.what)}.values())
     references = {run.run_id: str(run_reference(run.run_id, choices.owner, choices.version)) for run in folders}

@@ -70,7 +70,8 @@ def execute(args: argparse.Namespace) -> int:
     with connect_to_read(args.registry) as registry:
         entries = registry.entries(kind)
         unreadable: list[str] = []
-        hits = list(_read_releases(registry, entries if args.all else _newest_versions(entries), unreadable))
+        newest = {entry.reference.unversioned: entry for entry in entries if entry.yanked is None}  # sorted by age
+        hits = list(_read_releases(registry, entries if args.all else [*newest.values()], unreadable))
         address = registry.address
     matches = [hit for hit in hits if _matches(hit, args.words, all_=args.all)]
     note(*unreadable)
@@ -126,11 +127,6 @@ def _is_renamed(hit: _SearchHit) -> bool:
     from runner.registry.lineage.links import release_name
 
     return hit.node is not None and hit.release.name != release_name(hit.node.run_id)
-
-
-def _newest_versions(entries: Sequence[ReleaseEntry]) -> list[ReleaseEntry]:
-    """Return the newest version of each name that is not yanked; entries are sorted oldest first."""
-    return list({entry.reference.unversioned: entry for entry in entries if entry.yanked is None}.values())
 
 
 def _read_releases(registry: Registry, entries: Sequence[ReleaseEntry], unreadable: list[str]) -> Iterator[_SearchHit]:

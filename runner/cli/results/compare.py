@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--flips",
         type=int,
         metavar="N",
-        help=f"number of flips, or for analyses of datapoints with different values, to list; default: {DEFAULT_FLIPS}",
+        help=f"number of flips to list (for analyses: datapoints with different values); default: {DEFAULT_FLIPS}",
     )
 
 

@@ -90,6 +90,8 @@ def withdraw(database: Database, _: Settings, args: argparse.Namespace) -> int:
         raise UsageError("--why is missing; add --why TEXT, the reason that participants see")
     with _editing(database, args) as (connection, competition, result):
         result["is_gone"] = editing.withdraw(connection, competition, time.time(), by="", reason=args.why)
+    if not (args.json or result["is_gone"]):
+        note("its name stays taken, because it has submissions")
     return ExitCode.DONE
 
 
@@ -106,4 +108,4 @@ def _editing(database: Database, args: argparse.Namespace) -> Iterator[tuple[Any
     if args.json:
         print_json(result)
     else:
-        say(", ".join(f"{key} {value}" for key, value in result.items()))
+        say(", ".join(f"{key} {value}" for key, value in result.items() if key != "is_gone"))

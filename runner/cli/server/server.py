@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("action", metavar="ACTION", choices=_ActionNames(ACTIONS), help="one of the actions listed below")
     add("folder", type=Path, metavar="DIR", help="the folder of `nip-run serve`")
-    add("names", nargs="*", metavar="NAME", help="arguments of the action")
+    add("names", nargs="*", default=[], metavar="NAME", help="arguments of the action")
     add("--database", metavar="URL", help=DATABASE_HELP)
     add("--blobs", metavar="URL", help=f"with check, restore: {BLOBS_HELP}")
     add("--owner", action="store_true", help="with add-member: add as an owner")
@@ -312,7 +312,7 @@ def _print_counts(counts: Mapping[str, int], args: argparse.Namespace) -> int:
     if args.json:
         print_json({"rows": counts})
     else:
-        say(", ".join(f"{count:,} {table}" for table, count in counts.items()) or "nothing")
+        say(", ".join(f"{table}: {count:,}" for table, count in counts.items()) or "nothing")
     return ExitCode.DONE
 
 

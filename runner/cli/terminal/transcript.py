@@ -186,7 +186,7 @@ class _TranscriptPrinter:
         return EMPTY if raw.strip() else NO_CONTENT
 
     def _print_truncation(self, answer: RecordedAnswer | None, color: str) -> None:
-        if answer is not None and answer.is_truncated:
+        if answer is not None and answer.finish_reason == "length":
             self._print_lines(TRUNCATED, "  ", f"2;{color}")
 
     def _print_protocol_decision(self, number: int, played: Round | None) -> None:

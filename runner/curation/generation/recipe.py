@@ -28,7 +28,7 @@ from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
 from runner.spec.datasets.loader import HUB, Dataset, load_dataset
 from runner.spec.datasets.settings import DatasetSettings
-from runner.spec.experiment import NAME_PATTERN
+from runner.spec.experiment import NAME_RULE
 
 Task = Literal["bug", "refactoring", "proposal"]
 """The tasks of the model. Each has a template."""
@@ -84,7 +84,7 @@ class ProgramTests:
 class RecipeFile:
     """A recipe for a dataset of right and wrong programs."""
 
-    name: str = option("The dataset's name.", example="subtle-bugs", pattern=NAME_PATTERN)
+    name: str = option("The dataset's name.", example="subtle-bugs", **NAME_RULE)
     description: str = option("A description for readers.", default="", example="Programs with one subtle error.")
     seed: int = option("The random seed, for splits and fuzzed inputs.", default=0, minimum=0)
     make: Literal["bugs", "proposals"] = option(

@@ -96,8 +96,8 @@ class VerdictLog:
     def _key(self, tag: str, program: Program, tests: Sequence[ProgramTest]) -> str:
         settings = self._settings
         return tagged_hash(tag, [
-            astuple(program), [_test_content(test) for test in tests], astuple(settings.limits), settings.repetitions,
-            settings.checker,
+            astuple(program), [[type(test).__name__, encode_value(vars(test))] for test in tests],
+            astuple(settings.limits), settings.repetitions, settings.checker,
         ])  # fmt: skip
 
 
@@ -171,10 +171,6 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("not a JSON number")
     return value
-
-
-def _test_content(test: ProgramTest) -> list[Any]:
-    return [type(test).__name__, encode_value(vars(test))]
 
 
 def _run_of(program: Program, test: StdinTest | CallTest) -> ProgramRun:

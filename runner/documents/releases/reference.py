@@ -86,8 +86,8 @@ class Digest:
 def identifier_problem(identifier: str) -> str | None:
     """Return why a text is not a valid owner, name or version, or None if it is."""
     if not _IDENTIFIER.fullmatch(identifier):
-        form = "1 to 100 of a-z, 0-9, '.', '_' and '-', and begin and end with a letter or a digit"
-        return f"{shortened(identifier)!r} must be {form}"
+        form = "consist of 1 to 100 of a-z, 0-9, '.', '_' and '-', and begin and end with a letter or a digit"
+        return f"{shortened(identifier)!r} must {form}"
     if ".." in identifier:
         return f"{shortened(identifier)!r} has two dots in a row, which is not allowed"
     if identifier.partition(".")[0] in RESERVED:

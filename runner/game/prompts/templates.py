@@ -344,7 +344,7 @@ class PromptLoader:
             source = _read_template(path)
         except OSError as error:
             kind = "Python file" if is_function(name) else "template"
-            self._add_problem(f"no {kind} {str(path)!r} ({error.strerror}){_template_hint(path)}")
+            self._add_problem(f"no {kind} {str(path)!r} ({error.strerror}){_template_hint(path, self.protocol.name)}")
             return
         except ValueError as error:
             self._problems.append(Problem(file, "", str(error), str(error)))
@@ -394,8 +394,11 @@ def _verifier_template_problem(verifier: str, existing: Iterable[str], folder: P
     return f"no template {str(path)!r}, so the prompts of {verifier} would not change{_template_hint(path)}"
 
 
-def _template_hint(path: Path) -> str:
-    """Return a hint for a missing template or function: a similar name, or the names in its folder."""
+def _template_hint(path: Path, protocol: str = "") -> str:
+    """Return a hint for a missing template or function: a folder for the protocol, a similar name, or all names."""
+    folder = path.parent.with_name(protocol) if protocol else path.parent
+    if folder != path.parent and (folder / path.name).is_file():
+        return f"; set prompts to a folder with templates for {protocol}, such as {str(folder)!r}"
     existing = sorted(p.name for p in path.parent.glob("*" + path.suffix) if p.name != path.name)
     names = comma_join(existing) or f"no {path.suffix} files"
     return did_you_mean_file(path.name, existing) or f"; its folder has {names}"

@@ -21,7 +21,7 @@ _EDGES: Final = " \t\r\n.,;:!*_`$\"'“”‘’"
 
 @dataclass(frozen=True, kw_only=True)
 class CheckerSettings:
-    """How an answer or sub-claim that a prover states is labelled (see the protocol key `states`)."""
+    """How an answer or sub-claim that a prover states is labeled (see the protocol key `states`)."""
 
     by: Literal["exact", "number", "function"] = option(
         "`exact`: an answer is right if it equals the text in `column`, or one of the texts in a list; case, white "
@@ -45,6 +45,7 @@ class CheckerSettings:
         default=None,
         example="grading:check",
         pattern="^[A-Za-z_][A-Za-z0-9_]*:[A-Za-z_][A-Za-z0-9_]*$",
+        patternErrorMessage="MODULE:FUNCTION",
     )
 
     @property

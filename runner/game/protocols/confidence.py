@@ -89,7 +89,7 @@ def stated_confidence(text: str, marker: str) -> Decimal:
             raise InvalidConfidenceError(f"the answer states two confidences, {confidence} and {value}")
         confidence = value
     if confidence is None:
-        raise InvalidConfidenceError(f"the answer decides and holds no {marker!r} with a number")
+        raise InvalidConfidenceError(f"the answer has a verdict, but no {marker!r} with a number")
     return confidence
 
 

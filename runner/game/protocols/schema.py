@@ -21,6 +21,12 @@ LATER_PARAMETERS = ("shuffle_answers", "max_depth", "max_claims")
 MAX_ROUNDS = 10_000
 """Maximum number of rounds. No model can play more, since a prompt contains all earlier rounds."""
 
+_NAME: Mapping[str, Any] = {
+    "pattern": "^[a-z][a-z0-9_]*$",
+    "patternErrorMessage": "lower-case letters, digits and '_', beginning with a letter",
+}
+"""The form of the names of protocols, agents and channels."""
+
 _REWARD_LIMITS: Mapping[str, Any] = {"minimum": -LARGEST_NUMBER, "maximum": LARGEST_NUMBER}
 """Limits of rewards. The squares of larger numbers, which intervals need, would overflow."""
 
@@ -39,6 +45,7 @@ class AgentSpec:
         "The agent's name in the conversation, which the other agents see.",
         example="Expert_1",
         pattern="^[A-Za-z0-9_-]{1,64}$",
+        patternErrorMessage="1 to 64 letters, digits, '_' and '-', without spaces",
     )
     stance: str = option(
         "The verdict that a prover argues for. It is rewarded for this verdict. `accept` or `reject`; with `answers: "
@@ -254,7 +261,7 @@ class Parameters:
 class ProtocolFile:
     """A protocol: agents, channels, the cycle of steps, and the parameters a spec may change."""
 
-    name: str = option("The protocol's name.", example="nip", pattern="^[a-z][a-z0-9_]*$")
+    name: str = option("The protocol's name.", example="nip", **_NAME)
     description: str = option("A sentence that describes the game.", default="")
     answers: Literal["accept_reject", "listed"] = option(
         "`accept_reject`: the verifier accepts or rejects. `listed`: it chooses from the answers of the datapoint (see "
@@ -266,13 +273,13 @@ class ProtocolFile:
         "The agents, in the order of arrays and tables. Exactly one is a verifier, unless the file has a `panel`.",
         example={"verifier": {"role": "verifier", "human_name": "Verifier"}},
         minProperties=1,
-        propertyNames={"pattern": "^[a-z][a-z0-9_]*$"},
+        propertyNames=_NAME,
     )
     channels: Mapping[str, Channel] = option(
         "The channels, in the order of arrays and tables.",
         example={"main": {"members": ["prover", "verifier"]}},
         minProperties=1,
-        propertyNames={"pattern": "^[a-z][a-z0-9_]*$"},
+        propertyNames=_NAME,
     )
     cycle: tuple[ProtocolStep, ...] = option(
         "The steps. Each step is played as one round. After the last step, the first follows again, until the last "

@@ -17,6 +17,7 @@ from runner.game.protocols.ballot import FIRST_ANSWER
 from runner.game.protocols.confidence import lenient_pattern
 from runner.game.protocols.protocol import Decision
 from runner.models.interface import ResponseHint
+from runner.models.settings import ModelSettings
 
 NO_VERDICT = "No verdict yet"
 DECISION = "decision"
@@ -134,6 +135,14 @@ def answer_schema(hint: ResponseHint, max_length: int | None = None) -> dict[str
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
+def advise_on_json(group: str, settings: ModelSettings) -> str:
+    """Return advice if answers do not follow their JSON schema."""
+    return (
+        f"raise models.{group}.{settings.length_limit_key}, since a cut answer is not JSON; if the server ignores JSON "
+        f"schemas, remove models.{group}.constrain_decisions"
+    )
+
+
 def read_json_answer(hint: ResponseHint, text: str) -> dict[str, str]:
     """Return the values of the form's fields in a JSON answer.
 
@@ -147,8 +156,7 @@ def read_json_answer(hint: ResponseHint, text: str) -> dict[str, str]:
     properties = dict(_properties(hint))
     if not isinstance(answer, dict) or not all(isinstance(answer.get(name), str) for name in properties):
         raise InvalidResponseError(
-            f"the answer is not a JSON object with the texts {', '.join(properties)}, which constrain_decisions "
-            "requests; the token limit may be too low, or the server may ignore JSON schemas"
+            f"the answer is not a JSON object with the keys {', '.join(properties)}, which constrain_decisions requires"
         )
     options = properties[DECISION].options
     if answer[DECISION] not in options:

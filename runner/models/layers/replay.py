@@ -61,8 +61,8 @@ class ReplayModel:
         turn = f"{sample.agent} in round {sample.round} on {sample.datapoint} (repeat {sample.repeat})"
         if record is None:
             raise RunError(
-                f"cannot replay {self._run}: this run has no answer number {sample.attempt} of {turn}; resume it to "
-                "play the missing games, or replay another run"
+                f"cannot replay {self._run}: this run has no answer number {sample.attempt + 1} of {turn}; play only "
+                "games of this run (dataset.limit, rollouts.per_datapoint), resume it, or replay another run"
             )
         # Journals before format 2 have a hash of the messages before their conversion for the server.
         messages = self._sent_messages(request) if self._reader.is_bound_to_run else request.messages

@@ -55,7 +55,7 @@ def repair_json(content: bytes) -> bytes | None:
         text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace").lstrip()
         decoder = json.JSONDecoder(strict=False, parse_float=_ignore, parse_int=_ignore, parse_constant=_ignore)
         _, end = decoder.raw_decode(text)
-        strict_json = _ESCAPE.sub(_replace_half_pair, text[:end]).encode()
+        strict_json = _ESCAPE.sub(lambda escape: escape[0] if escape[1] is None else "\\ufffd", text[:end]).encode()
         if parse_json(strict_json)[1]:
             strict_json = _TOKEN.sub(_to_strict, strict_json)
     except (ValueError, RecursionError):
@@ -68,11 +68,6 @@ _ESCAPE: Final = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-f
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[-+.\w]++', re.DOTALL)
 """Matches a string, or a word outside of strings: a number or a name."""
 _CONTROL: Final = re.compile(rb"[\0-\x1f]")
-
-
-def _replace_half_pair(escape: re.Match[str]) -> str:
-    """Return U+FFFD for an unpaired half of a surrogate pair, and other escape sequences unchanged."""
-    return escape[0] if escape[1] is None else "\\ufffd"
 
 
 def _to_strict(token_match: re.Match[bytes]) -> bytes:

@@ -276,8 +276,8 @@ def truncated_answer_in(
 
 
 _ONE_CALL_REFUSED = (
-    "the server accepts other requests of models.{group}, and will refuse this request again; change the datapoint, "
-    "the prompt or the server"
+    "if the server accepts other requests of models.{group}, change the datapoint or the prompt; otherwise, change the "
+    "settings of models.{group} or the server"
 )
 
 

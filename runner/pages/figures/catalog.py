@@ -75,7 +75,7 @@ def figure(name: str, folders: Sequence[RunFolder], metric: str | None = None) -
 def _by_protocol(folders: Sequence[RunFolder], metric: str, name: str, title: str) -> Figure:
     """Plot a metric of each protocol; the verifier's own result without a prover is the baseline."""
     systems = systems_of(folders)
-    lone = next((system for system in systems if system.is_lone_verifier), None)
+    lone = next((s for s in systems if all(agent["role"] == "verifier" for agent in s.first.agents)), None)
     notes: tuple[str, ...] = ()
     if lone is None and (lone := _find_lone_verifier(systems[0])) is None:
         missing = f"the results folder has no run of this verifier on this task with protocol {LONE_VERIFIER}"

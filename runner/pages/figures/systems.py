@@ -56,10 +56,6 @@ class FigureSystem:
         return fixed_verdicts_of(self.folders[0])
 
     @property
-    def is_lone_verifier(self) -> bool:
-        return all(agent["role"] == "verifier" for agent in self.first.agents)
-
-    @property
     def cost_per_game(self) -> float | None:
         """Cost per game in dollars; None if a price or a number of games is unknown."""
         costs = [run.cost_usd for run in self.manifests if run.cost_usd is not None]

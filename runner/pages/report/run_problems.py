@@ -32,11 +32,6 @@ def game_link(run_id: str, rollout_id: str) -> str:
     return f"#/run/{quote(run_id, safe='')}/game/{quote(rollout_id, safe='')}"
 
 
-def games_link(run_id: str, only: str) -> str:
-    """Return the link to the list of a run's games of one kind."""
-    return f"#/run/{quote(run_id, safe='')}/games?only={quote(only, safe=',')}"
-
-
 def problem_views(problems: Iterable[tuple[str, GameProblem]]) -> list[ProblemView]:
     """Return problems with links; each problem comes with the id of its run."""
     return [ProblemView(problem, _link(run_id, problem)) for run_id, problem in problems]
@@ -46,7 +41,8 @@ def _link(run_id: str, problem: GameProblem) -> Link | None:
     if _ROLLOUT.fullmatch(problem.show):
         return Link(game_link(run_id, problem.show), f"game {problem.show}")
     is_list = problem.show == "--undecided"
-    return Link(games_link(run_id, "undecided"), "all undecided games") if is_list else None
+    link = f"#/run/{quote(run_id, safe='')}/games?only=undecided"
+    return Link(link, "all undecided games") if is_list else None
 
 
 def examples(run_id: str, games_by_kind: Mapping[str, Sequence[tuple[str, str]]]) -> list[tuple[str, list[Link]]]:

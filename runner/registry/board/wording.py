@@ -28,17 +28,12 @@ def explain_tiers(board: RegistryBoard) -> str:
         _SELF_REPORTED if DEFAULT_TIER in tiers else "",
     ]  # fmt: skip
     text = "; ".join(line for line in explanations if line)
-    return f"{text}. To check one run further: {verify_command(board, board.rows[0].release)}"
+    return f"{text}. To check one run further: nip-run verify {board.rows[0].release} --from {board.where}"
 
 
 def describe_tier(entry: ReleaseEntry, address: str) -> str | None:
     """Return the level of verification that the server at `address` states for a run; None if it states none."""
     return f"{entry.tier}, says {address}" if entry.tier else None
-
-
-def verify_command(board: RegistryBoard, release: str) -> str:
-    """Return the command that checks a release of a board further."""
-    return f"nip-run verify {release} --from {board.where}"
 
 
 def describe_training_games(effort: Mapping[str, Any]) -> str:

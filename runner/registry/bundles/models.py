@@ -62,16 +62,12 @@ def build_model_drafts(folder: RunFolder, choices: PublisherChoices) -> list[Dra
         return []
     groups = zip(collect_training_facts(folder), _links(folder, manifest, choices), strict=True)  # both sorted by name
     records = read_stages(folder.path, manifest.identity).find_all(ModelSwitch)
+    final_settings = {name: settings for record in records for name, settings in record.models.items()}
     return [
-        _model_draft(folder, manifest, choices, group, _final_settings(records, group["group"]), links=links)
+        _model_draft(folder, manifest, choices, group, final_settings[group["group"]], links=links)
         for group, links in groups
         if group["made"]
     ]
-
-
-def _final_settings(records: list[ModelSwitch], group: str) -> Mapping[str, Any]:
-    """Return the settings of a group's model after all iterations. The model's name is not redacted."""
-    return [record.models[group] for record in records if group in record.models][-1]
 
 
 def _model_draft(

@@ -111,16 +111,13 @@ class Installer:
                 return registry, registry.find(reference)
             if reference.version and self.store.is_installed(reference):
                 return None, self._installed(reference)
-        registry = self._registry(self.address or self._default_address())
+        default_address = None if os.environ.get(REGISTRY_VARIABLE) else self.lock.only_address()
+        registry = self._registry(self.address or default_address)
         return registry, registry.find(reference)
 
     def _installed(self, reference: Reference) -> ReleaseEntry:
         """Return the entry of an installed release. Raises as `Store.check`."""
         return ReleaseEntry(reference, self.store.check(reference).sha256)
-
-    def _default_address(self) -> str | None:
-        """Return the only registry in the lock; None if it has several, or if `NIP_RUN_REGISTRY` is set."""
-        return None if os.environ.get(REGISTRY_VARIABLE) else self.lock.only_address()
 
     def _select(self, registry: Registry | None, entry: ReleaseEntry, selected: _Selection) -> None:
         """Select a release and all releases that it needs. These are in the same registry, or installed already."""

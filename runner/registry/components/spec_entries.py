@@ -10,7 +10,7 @@ from typing import Any
 from runner.base.errors import ReleaseError, SpecError, UsageError
 from runner.base.hashing import SHA256, tagged_hash
 from runner.base.problems import Problem
-from runner.base.text import comma_join, did_you_mean
+from runner.base.text import comma_join
 from runner.documents.dataclass_schema import build_schema, changed_keys, from_plain, to_plain
 from runner.documents.layer_loading import load_layers
 from runner.documents.releases.bundle import Content
@@ -242,9 +242,8 @@ def _select_part(part: str | None, available: Iterable[str], kind: str, path: Pa
     if part is None and len(names) == 1:
         return names[0]
     if part not in names:
-        hint = "" if part is None else did_you_mean(part, names)
-        message = f"{path} has more than one {kind};" if part is None else f"{path} has no {kind} {part!r}{hint};"
-        raise UsageError(f"{message} choose --part from {comma_join(names)}")
+        problem = f"more than one {kind}" if part is None else f"no {kind} {part!r}"
+        raise UsageError(f"{path} has {problem}; choose --part from {comma_join(names)}")
     return part
 
 

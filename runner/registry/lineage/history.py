@@ -248,7 +248,8 @@ def _build_row(
     origins = tuple(origin for origin in origins_of_groups if origin is not None)
     ancestry = lineage.ancestry(node, groups)
     overlap = lineage.training_overlap(node, ancestry)
-    own_training = ancestry.select_run(node.run) if node.trains_models else Ancestry()
+    own_games = {key: games for key, games in ancestry.games.items() if node.trains_models and key[0] == node.run}
+    own_training = Ancestry(games=own_games)
     marks = list(describe_dependencies(node))
     for copy in copies:
         marks += describe_marks(copy, ancestry, overlap)

@@ -78,10 +78,6 @@ class Ancestry:
                 at_least.add(name)
         return Total(Effort(**sums), frozenset(at_least))  # type: ignore[arg-type]  # counts are whole numbers
 
-    def select_run(self, run: tuple[str, str]) -> Ancestry:
-        """Return only the training in one run."""
-        return Ancestry(games={key: games for key, games in self.games.items() if key[0] == run})
-
     @property
     def runs(self) -> list[str]:
         """The ids of all training runs behind the models."""
@@ -129,7 +125,7 @@ class Lineage(OriginIndex):
         if origin.makers:
             yield from origin.makers
         elif use.lineage:
-            yield use.before_last_training()
+            yield ModelUse(use.node, use.group, use.lineage[-1].from_model, None, use.lineage[:-1])
 
     def _count_games(self, maker: ModelMaker, ancestry: Ancestry) -> None:
         """Add the games that a model was trained on. If releases disagree, use the largest numbers."""
@@ -180,7 +176,7 @@ class Lineage(OriginIndex):
 def _find_training_start(maker: ModelMaker) -> ModelUse | ModelMaker:
     """Return the model that a training started from: an earlier one of the same run, or the run's start model."""
     iteration = maker.output_model.from_iteration
-    earlier = None if iteration is None else maker.group.model_of_iteration(iteration)
+    earlier = next((model for model in maker.group.output_models if model.step.iteration == iteration), None)
     if earlier is None:
         return ModelUse.from_group(maker.node, maker.group)
     return ModelMaker(maker.node, maker.group, earlier)

@@ -64,10 +64,6 @@ class ModelUse:
         """Return the model that a run started from in a model group."""
         return cls(node, group, group.model, group.weights_sha256, group.lineage)
 
-    def before_last_training(self) -> ModelUse:
-        """Return the model that the last training in the lineage started from."""
-        return ModelUse(self.node, self.group, self.lineage[-1].from_model, None, self.lineage[:-1])
-
     @property
     def has_unique_name(self) -> bool:
         return (self.model or "").startswith(UNIQUE_PREFIX)

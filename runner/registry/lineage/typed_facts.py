@@ -138,9 +138,6 @@ class Group:
             read_typed(facts, "base_model", str),
         )
 
-    def model_of_iteration(self, iteration: int) -> OutputModel | None:
-        return next((model for model in self.output_models if model.step.iteration == iteration), None)
-
 
 def parse_groups(facts: Mapping[str, object]) -> tuple[Group, ...]:
     return tuple(map(Group.from_facts, _read_rows(facts, "trained")))

@@ -23,7 +23,7 @@ from runner.base.errors import ReleaseError
 from runner.base.storage.log_lines import ANSWER, RUN, encode, log_seed, read_journal, scan
 from runner.base.storage.safe_files import create, make_folders, open_to_read
 from runner.documents.releases.bundle import Content, open_content
-from runner.documents.releases.manifest import FileSource, Release
+from runner.documents.releases.manifest import FileSource
 from runner.documents.releases.reference import Kind
 from runner.models.answers import CHOICES, with_values
 from runner.models.interface import SampleKey
@@ -123,7 +123,8 @@ def _read(content: Content) -> bytes:
 
 def _redact(draft: Draft, rules: RedactionRules, work_folder: Path) -> Draft:
     """Return a redacted draft, with large files in `work_folder`."""
-    release = _with_public_sources(draft.release)
+    sources = {part: redact_source(source) for part, source in draft.release.sources.items()}
+    release = replace(draft.release, sources=sources)
     if release.kind not in _REDACTED_KINDS:
         return replace(draft, release=release)
     rehashed_run: RehashedRun | None = None
@@ -255,11 +256,6 @@ _BY_SUFFIX: Mapping[str, Callable[[str, bytes, RedactionRules], bytes]] = {
     ".json": _redact_json, ".yaml": _redact_yaml, ".txt": _redact_lines, ".lock": _redact_lines, ".md": _redact_readme
 }  # fmt: skip
 """The function that redacts a file, by the file's suffix. Files with other suffixes are free text."""
-
-
-def _with_public_sources(release: Release) -> Release:
-    """Return a release whose sources are public; see `redact_source`."""
-    return replace(release, sources={part: redact_source(source) for part, source in release.sources.items()})
 
 
 def redact_source(source: FileSource) -> FileSource:

@@ -30,7 +30,7 @@ def default_address() -> str:
     address = os.environ.get(REGISTRY_VARIABLE, "")
     if not address:
         raise UsageError(
-            f"no registry is given; add --from WHERE (`publish`: --to WHERE), or set {REGISTRY_VARIABLE}. WHERE is "
+            f"no registry is given; add --from WHERE (to publish: --to WHERE), or set {REGISTRY_VARIABLE}. WHERE is "
             f"{ADDRESS_FORMS}"
         )
     return address
@@ -84,7 +84,8 @@ def _open_transport(address: str, *, pull_request: bool) -> Transport:
             raise UsageError("a server has no pull requests; omit --pull-request")
         return HttpTransport(address)
     if scheme != "file":
-        raise UsageError(f"not the address of a registry: {_without_secret(address)!r}; name {ADDRESS_FORMS}")
+        address = re.sub(r"//[^/@]*@", "//...@", shortened(address, 200))  # without a user or token
+        raise UsageError(f"not the address of a registry: {address!r}; name {ADDRESS_FORMS}")
     if pull_request:
         raise UsageError("a folder has no pull requests; omit --pull-request")
     names_host = rest.startswith("//") and not rest.startswith("///")  # file://HOST/DIR
@@ -93,11 +94,6 @@ def _open_transport(address: str, *, pull_request: bool) -> Transport:
     from runner.registry.transports.folder import FolderTransport
 
     return FolderTransport(rest)
-
-
-def _without_secret(address: str) -> str:
-    """Return an address for messages, without a user or token before an @."""
-    return re.sub(r"//[^/@]*@", "//...@", shortened(address, 200))
 
 
 def check_registry(folder: Path) -> None:
@@ -111,7 +107,7 @@ def check_registry(folder: Path) -> None:
         raise ReleaseError(f"no registry is at {folder}: there is no such folder{hint}")
     if not folder.is_dir():
         raise ReleaseError(f"no registry is at {folder}, because it is a file; name a folder")
-    if not _has_releases(folder) and any(not _is_allowed_file(name) for name in _names(folder)):
+    if not _has_releases(folder) and not all(name.upper().startswith(("README", "LICEN")) for name in _names(folder)):
         inside = next((name for name in _names(folder) if _has_releases(folder / name)), None)
         hint = "; check the path" if inside is None else f"; did you mean {str(folder / inside)!r}?"
         raise ReleaseError(f"no registry is at {folder}: the folder has other files, but no release{hint}")
@@ -121,11 +117,6 @@ def _has_releases(folder: Path) -> bool:
     """Return whether a folder has a release, or the folder of an unfinished publish."""
     versions = (path for kind in Kind for path in folder.glob(f"{kind}/[!.]*/[!.]*/[!.]*"))  # KIND/OWNER/NAME/VERSION
     return (folder / INCOMING).is_dir() or any(path.is_dir() for path in versions)
-
-
-def _is_allowed_file(name: str) -> bool:
-    """Return whether an empty registry may have a file with this name: new repositories have a README and a license."""
-    return name.upper().startswith(("README", "LICEN"))
 
 
 def _names(folder: Path) -> list[str]:

@@ -116,8 +116,8 @@ class Registry:
         if matches:
             return matches[-1]
         raise NotFoundError(
-            f"{self.address} has no {shortened(str(reference), 200)}{self._suggest(reference)}; list its releases: "
-            f"{shlex.join(['nip-run', 'search', '--from', self.address])}"
+            f"{self.address} has no {shortened(str(reference), 200)} (to list its releases: "
+            f"{shlex.join(['nip-run', 'search', '--from', self.address])}){self._suggest(reference)}"
         )
 
     def _has_own_name(self, entry: ReleaseEntry) -> bool:

@@ -74,8 +74,8 @@ def _check_overrides(overrides: Sequence[str], allowed_keys: Sequence[str]) -> N
         hint = did_you_mean(refused[0], [pattern.replace("*", "GROUP") for pattern in allowed_keys])
         allowed = comma_join(pattern for pattern in allowed_keys if pattern != SWEEP)
         raise UsageError(
-            f"--set {comma_join(refused)} would change the games, so the result could not be compared{hint}. You can "
-            f"set: {allowed}"
+            f"--set {comma_join(refused)} would change the games, so the result could not be compared. You can "
+            f"set: {allowed}{hint}"
         )
 
 

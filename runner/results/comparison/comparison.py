@@ -255,8 +255,8 @@ def compare_systems(names: Sequence[Sequence[str | Path]], results: Results, opt
     is_alone = len(names) + (options.baseline is not None) < 2
     if is_alone and (not assertions or any(assertion.against_base for assertion in assertions)):
         raise UsageError(
-            "name at least two runs: nip-run compare RUN RUN; or one run with --baseline, or with --assert without "
-            "`base`"
+            "name at least two runs: nip-run compare RUN RUN; or one run with --baseline, with --assert without `base` "
+            "or, for a tournament, with --players A B"
         )
     systems = [load_system(runs, results) for runs in names]
     for system in systems:
@@ -677,9 +677,9 @@ def system_notes(systems: Sequence[System]) -> Iterator[str]:
     for system in systems:
         if (reason := system.fixed_verdicts) is not None:
             yield f"{system.name}: {reason}"
-        if lost := system.lost_rollouts:
+        if lost := sum(manifest.transport_failed or 0 for manifest in system.manifests):
             yield f"{system.name}: {counted(lost, 'rollout')} lost in transport and not counted"
-        if system.is_tree:
+        if saved_value(system.runs[0], "rollouts", "num_responses_per_timestep") is not None:
             yield f"{system.name} plays trees: its samples share their first rounds"
         yield from (message for folder in system.runs if (message := folder.no_prover_message()) is not None)
     games: dict[str, dict[str, set[tuple[int, str]]]] = {}  # the seeds and datasets of each system, by game

@@ -102,12 +102,7 @@ class NamedQuery:
         """
         parameters = {parameter.name: parameter for parameter in self.parameters}
         available = f"; it has {comma_join(parameters) or 'none'}"
-        problems = [
-            f"{name}: no parameter of {MARK}{self.name}{did_you_mean(name, parameters) or available}"
-            for name in arguments
-            if name not in parameters
-        ]
-        values: dict[str, Value] = {}
+        problems, values = [], dict[str, Value]()
         for name, parameter in sorted(parameters.items(), key=lambda item: item[1].kind != "RUN"):
             try:
                 text = arguments.get(name, None if parameter.default == "NULL" else parameter.default)
@@ -118,6 +113,11 @@ class NamedQuery:
                 problems.append(str(error))
             if name not in arguments and parameter.default is None:
                 problems.append(f"{MARK}{self.name} needs {parameter.written}: {parameter.about}")
+        problems += [
+            f"{name}: no parameter of {MARK}{self.name}{did_you_mean(name, parameters) or available}"
+            for name in arguments
+            if name not in parameters
+        ]
         if problems:
             raise UsageError("; ".join(problems))
         return values

@@ -182,7 +182,9 @@ def _insert_datapoints(connection: duckdb.DuckDBPyConnection, folder: RunFolder,
 
     def inserted_points() -> Iterator[PlayedDatapoint]:
         points = played_datapoints(folder, group_by)
-        for batch in batches(points, MAX_DATAPOINTS, MAX_CHARACTERS, _count_characters):
+        for batch in batches(
+            points, MAX_DATAPOINTS, MAX_CHARACTERS, lambda point: sum(map(len, map(str, point.columns.values())))
+        ):
             rows = [(p.id, p.group, p.label, p.content_sha256, canonical(p.columns).decode()) for p in batch]
             _allow_memory(connection, sum(len(row[-1].encode()) for row in rows))
             connection.execute(
@@ -196,10 +198,6 @@ def _insert_datapoints(connection: duckdb.DuckDBPyConnection, folder: RunFolder,
     except (OSError, ValueError):
         connection.execute("DELETE FROM datapoints WHERE run_id = ?", [folder.run_id])
         return None
-
-
-def _count_characters(point: PlayedDatapoint) -> int:
-    return sum(len(str(value)) for value in point.columns.values())
 
 
 def _insert_rollouts(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:

@@ -56,7 +56,7 @@ class PinnedFiles(NamedTuple):
 
 def find_sources(parts: Mapping[str, PinnedFiles]) -> dict[str, FileSource]:
     """Return the place where others can get the files of each part. Each repository is read only once."""
-    own_files = {name: [file for file in part.files if not _is_builtin(file)] for name, part in parts.items()}
+    own_files = {name: [file for file in part.files if builtin_name(file) is None] for name, part in parts.items()}
     repositories = _Repositories(file for files in own_files.values() for file in files)
     sources = {}
     for name, part in parts.items():
@@ -87,10 +87,6 @@ def public_url(url: str) -> str | None:
         return None
     host = f"[{host}]" if ":" in host else host
     return f"{address.scheme}://{host}{'' if port is None else f':{port}'}{address.path}"
-
-
-def _is_builtin(path: Path) -> bool:
-    return any(path.resolve().is_relative_to(folder.resolve()) for folder in package_data.folders())
 
 
 def builtin_name(path: Path) -> str | None:

@@ -108,7 +108,8 @@ def written_files(written: SpecSources) -> dict[str, bytes]:
             for path, file in files.items()
         ],
     }
-    lines = "".join(f"{override}\n" for override in map(_escape_line_ends, written.overrides))
+    escaped = [override.replace("\r", "\\r").replace("\n", "\\n") for override in written.overrides]
+    lines = "".join(f"{override}\n" for override in escaped)
     return {**contents, OVERRIDES: lines.encode(), INDEX: orjson.dumps(index, option=orjson.OPT_INDENT_2)}
 
 
@@ -146,11 +147,6 @@ def _unused_name(name: str, used: Collection[str]) -> str:
         number += 1
         name = f"{stem[: MAX_SEGMENT - len(suffix) - 6]}-{number}{suffix}"
     return name
-
-
-def _escape_line_ends(override: str) -> str:
-    """Return an override in one line, with escaped line ends, which only quoted YAML text can have."""
-    return override.replace("\r", "\\r").replace("\n", "\\n")
 
 
 PACKAGE = "nip-run"

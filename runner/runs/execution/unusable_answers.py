@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from runner.base.redaction import redacted
 from runner.base.text import in_one_line, shortened
 from runner.models.interface import Choice, Completion, Request
+from runner.models.layers.answer_form import advise_on_json
 from runner.rollouts.plan import Plan
 
 MIN_ANSWERS: Final = 20
@@ -103,6 +104,8 @@ class AnswerChecker:
             return f"the model refuses, so change the prompts or models.{group}.model"
         if choice.finish_reason == "length" or not (choice.text or "").strip():
             return f"raise models.{group}.{self._models[group].length_limit_key}, which also limits reasoning tokens"
+        if request.schema is not None and not self._is_analysis:
+            return advise_on_json(group, self._models[group])
         if self._is_analysis:
             return "check the question and the answers of the analyzer, add --structured yes, or use another model"
         return f"check that the template of {request.sample.agent} asks for the format that the protocol parses"

@@ -16,6 +16,7 @@ from runner.base.text import comma_join, in_one_line
 from runner.game.protocols.answer_verdicts import decision_line
 from runner.game.protocols.protocol import Decision
 from runner.models.interface import Choice
+from runner.models.layers.answer_form import advise_on_json
 from runner.models.logprobs import BOUND, UNBOUNDED
 from runner.models.settings import MAX_TOP_LOGPROBS
 from runner.results.folder import NO_PROVER_HEARD
@@ -338,10 +339,13 @@ class ProblemCounter:
 
     def _advice_on_repeats(self, count: _Count, example: str) -> str:
         agent = count.first_call.agent
-        if not example.endswith(NO_PROBABILITY):
-            return f"change the template of {agent} so that it asks for the format that the protocol parses"
-        group = self.plan.groups(swapped=count.rollout.job.swapped)[agent]
-        return f"use a model and server with log-probabilities (raise models.{group}.top_logprobs), or another selector"
+        spec, group = self.plan.spec, self.plan.groups(swapped=count.rollout.job.swapped).get(agent, "")
+        if example.endswith(NO_PROBABILITY):
+            return f"use a model with log-probabilities (raise models.{group}.top_logprobs), or another selector"
+        settings = spec.experiment.models.get(group)
+        if settings is not None and settings.constrain_decisions and agent in spec.protocol.verifier_names:
+            return advise_on_json(group, settings)
+        return f"change the template of {agent} so that it asks for the format that the protocol parses"
 
     def _empty_messages(self) -> Iterator[GameProblem]:
         """Yield a problem if many messages were left empty because no answer was usable."""

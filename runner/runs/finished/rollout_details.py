@@ -31,11 +31,6 @@ class RecordedAnswer:
     reasoning: str | None
     unusable_reason: str | None
 
-    @property
-    def is_truncated(self) -> bool:
-        """Whether the answer was truncated at the token limit."""
-        return self.finish_reason == "length"
-
     def to_json(self) -> dict[str, Any]:
         return {
             "attempt": self.attempt,

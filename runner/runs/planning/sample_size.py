@@ -71,10 +71,6 @@ class VarianceOfDifference:
     uncertainty: tuple[float, float] | None = None
     """The 95 % confidence interval of the true variance divided by the estimate."""
 
-    def with_repeats(self, repeats: int) -> float:
-        """Return the variance with this number of repeats."""
-        return self.fixed + self.by_chance / repeats
-
 
 _FactorAt = Callable[[float], float]
 """Returns a factor for the variance in the earlier runs, if the mean difference has the given size instead."""
@@ -168,7 +164,7 @@ def _needed_for(
     step = 1 / (repeats * games_per_group)  # the change of a group's score if one game ends differently
 
     def variance_at(difference: float) -> float:
-        return variance.with_repeats(repeats) * factor_at(difference)
+        return (variance.fixed + variance.by_chance / repeats) * factor_at(difference)
 
     needed = groups_needed(detect, variance_at(detect), step)
     needed_datapoints = round(needed * (len(dataset) / dataset_groups))

@@ -81,11 +81,9 @@ class TournamentPlan(PlanWithParts):
     @property
     def max_games(self) -> int:
         """The number of games after which the tournament ends, also if its budget allows more."""
-        return self.tournament.games or len(self.pairings) * self.max_games_of_pairing
-
-    @property
-    def max_games_of_pairing(self) -> int:
-        return len(self.spec.dataset.datapoints) * self.games_per_datapoint
+        return (
+            self.tournament.games or len(self.pairings) * len(self.spec.dataset.datapoints) * self.games_per_datapoint
+        )
 
     @cached_property
     def identity(self) -> str:

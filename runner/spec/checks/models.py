@@ -213,13 +213,8 @@ def _replay_problems(
         return  # A saved run has all answers in its own journal, so the replayed run may be missing.
     elif not is_folder(folder):
         yield ("run",), f"no run folder {run!r}; list all runs with `nip-run runs`"
-    elif not _can_be_read(folder / JOURNAL):
+    elif not (is_file(folder / JOURNAL) and os.access(folder / JOURNAL, os.R_OK)):  # a FIFO would block
         yield ("run",), f"{run!r} has no readable {JOURNAL}; set the folder of a run with games"
-
-
-def _can_be_read(path: Path) -> bool:
-    """Return whether a path is a readable regular file. A FIFO would block."""
-    return is_file(path) and os.access(path, os.R_OK)
 
 
 def budget_problems(layered: LayeredData, sound: SoundSpec, groups: Collection[str] | None = None) -> Iterator[Problem]:

@@ -170,14 +170,15 @@ def _label_meanings(values: Sequence[Any], *, is_text: bool) -> dict[str, object
     if all(map(_is_empty, values)):
         return {}
     readable = LABEL_OF_WORD | (LABEL_OF_DIGIT if is_text else {})
-    texts = dict.fromkeys(_label_text(value) for value in values if isinstance(value, str | None))
+    texts = dict.fromkeys(_label_text(value) for value in values if value not in (0, 1))
     is_clear = {0, 1} <= {_MEANINGS.get(_label_text(value)) for value in values}
     unclear = SKIP if is_clear else "CHANGE"
     return {text: _MEANINGS.get(text, unclear if text else SKIP) for text in texts if text not in readable}
 
 
 def _label_text(value: Any) -> str:
-    return "" if _is_empty(value) else normalize_text(value)
+    is_whole = isinstance(value, float) and value.is_integer()  # `parse_label` reads 2.0 as 2
+    return "" if _is_empty(value) else normalize_text(int(value) if is_whole else value)
 
 
 def _check_rows(roles: ColumnRoles, values: Mapping[str, Sequence[Any]], names: _RowNamer) -> None:

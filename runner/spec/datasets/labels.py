@@ -25,7 +25,7 @@ def parse_label(
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # JSON and Parquet may store whole numbers as floats
-    if not isinstance(value, bool | int | str | None):
+    if not isinstance(value, bool | int | float | str | None):
         return None
     text = "" if value is None else str(value).strip().casefold()
     if text in meanings:

@@ -80,6 +80,16 @@ def _decision_texts(spec: Spec, agent: str) -> dict[str, str]:
     )
 
 
+def _inherited_dummies(spec: Spec) -> Iterator[str]:
+    """Warn about model groups that name a model, but get random answers because they inherit the provider `dummy`."""
+    if not any(key.rpartition(".")[2] == "provider" for key in spec.overridden):
+        for group in sorted(spec.groups_with_inherited_dummy):
+            yield (
+                f"models.{group} calls no model: it inherits `provider: dummy`, which answers at random; to call the "
+                f"model, set models.{group}.provider, for example to openai"
+            )
+
+
 def _unused_replays(spec: Spec) -> Iterator[str]:
     """Warn about model groups that name a run to replay, but whose provider replays nothing."""
     for name, settings in spec.experiment.models.items():
@@ -174,7 +184,7 @@ def single_label(spec: Spec) -> Iterator[str]:
     """Warn if every datapoint, or every one of the test split, has the same label."""
     for dataset, place in ((spec.dataset, ""), (spec.test, " of the test split")):
         labels = set() if dataset is None else {point.label for point in dataset.datapoints}
-        if dataset is not None and len(labels) == 1 and None not in labels:
+        if dataset is not None and len(dataset.datapoints) > 1 and len(labels) == 1 and None not in labels:
             (label,) = labels
             yield (
                 f"all {len(dataset.datapoints)} datapoints{place} have label {label}: a verifier that always "
@@ -226,7 +236,7 @@ def unused_columns(spec: Spec) -> Iterator[str]:
 
 
 WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
-    _unheard_rounds, _silent_templates, _unused_replays, _replaced_confidence, fixed_seeds,
+    _unheard_rounds, _silent_templates, _inherited_dummies, _unused_replays, _replaced_confidence, fixed_seeds,
     lambda spec: design_notes(spec.experiment, spec.protocol, spec.prompts), lambda spec: spec.dataset.notes,
     group_notes, _inherited_templates, _fixed_verdicts, _protocol_faults, revealed_labels, revealed_stances,
     revealed_speakers, revealed_private_columns, revealed_right_provers,

@@ -11,7 +11,7 @@ from runner.base.errors import UsageError
 from runner.documents.releases.reference import Digest, Kind, Reference, is_reference, parse_reference, version_order
 from runner.registry.transports.locations import connect
 
-NAME_RULE = "must be 1 to 100 of a-z"
+NAME_RULE = "must consist of 1 to 100 of a-z"
 NOT_A_REFERENCE = "is not a reference; write"
 
 WRONG_REFERENCES = (
@@ -51,7 +51,7 @@ def test_references_and_digests_are_parsed() -> None:
 
 
 WRONG_ADDRESSES = (
-    ("", r"no registry is given; add --from WHERE \(`publish`: --to WHERE\)"),
+    ("", r"no registry is given; add --from WHERE \(to publish: --to WHERE\)"),
     ("file:", "names no folder"), ("file://host/share", "names no folder"),
     ("ftp://x/y", "not the address"),
     ("http://github.com/a/b", "has no TLS"), ("https://h/a?b=c", "not the address"),

@@ -72,7 +72,7 @@ def test_release_that_could_not_be_read_is_not_built() -> None:
         Bundle.of(Release(kind=Kind.RUN, owner="a", name="b", version="1", facts={"x": 1 << 70}), {})
     with pytest.raises(ReleaseError, match="cannot be written to"):
         Bundle.of(Release(kind=Kind.RUN, owner="a", name="b", version="1", description="\ud800"), {})
-    with pytest.raises(ReleaseError, match="must be 1 to 100"):
+    with pytest.raises(ReleaseError, match="must consist of 1 to 100"):
         Bundle.of(Release(kind=Kind.RUN, owner="../..", name="b", version="1"), {})
 
 

@@ -178,6 +178,12 @@ def test_other_files_of_the_repository_are_kept_and_ignored(repository: Path) ->
         assert list(registry.find_problems(entry)) == []
 
 
+def test_pull_request_to_an_empty_repository_publishes_nothing(repository: Path) -> None:
+    with connect(f"git:{repository}", pull_request=True) as registry, pytest.raises(UsageError, match="has no commit"):
+        registry.publish([bundle()], "one")
+    assert git_repositories.git(repository, "branch", "--all") == ""
+
+
 @pytest.mark.full
 def test_pull_request_is_a_new_branch_that_can_be_merged(repository: Path, tmp_path: Path) -> None:
     with connect(f"git:{repository}") as registry:

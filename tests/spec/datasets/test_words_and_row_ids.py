@@ -48,6 +48,13 @@ def test_spec_may_assign_labels_to_words(tmp_path: Path) -> None:
     assert load_labels(tmp_path, content, "d.csv", labels={"buggy": 1, "fine": 0, "yes": 0}) == [1, 0, 0]
 
 
+def test_spec_may_assign_labels_to_any_number(tmp_path: Path) -> None:
+    content = '{"id": 1, "label": 0.5}\n{"id": 2, "label": 2.0}\n'
+    assert load_labels(tmp_path, content, labels={"0.5": 0, "2": 1}) == [0, 1]
+    write_parquet(tmp_path, "SELECT 'a' id, 0.5::DOUBLE \"label\" UNION ALL SELECT 'b', 2::DOUBLE")
+    assert load_labels(tmp_path, name="d.parquet", labels={"0.5": 0, "2": 1}) == [0, 1]
+
+
 def test_error_for_unknown_label_words_suggests_dataset_labels(tmp_path: Path) -> None:
     message = read_load_error(tmp_path, "id,label\na,good\nb,bad\nc,bad\nd,1\n", "d.csv", labels={"god": 1})
     assert message.startswith(

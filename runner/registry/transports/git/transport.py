@@ -300,7 +300,7 @@ class GitTransport:
             if self._branch is None:
                 raise UsageError(f"{self.address}: cannot publish to a commit or tag. Name a branch: @BRANCH")
             new_folders = _NewFolders(self._git, folders, message)
-            if self._pull_request and self._commit is not None:
+            if self._pull_request:
                 return self._push_for_pull_request(new_folders, self._branch)
             return self._push_with_retries(new_folders, self._branch)
 
@@ -351,6 +351,8 @@ class GitTransport:
 
         The branch's name depends only on the content of the folders, so a repeated call finds the branch again.
         """
+        if self._commit is None:
+            raise UsageError(f"{self.address} has no commit that a pull request could change; omit --pull-request once")
         trees = [f"{folder}={new_folders.trees[folder]}" for folder in sorted(new_folders.trees)]
         label = re.sub(r"[^a-z0-9]+", "-", min(new_folders.trees))[:60].strip("-")
         branch = f"publish/{label}-{sha256(' '.join(trees).encode()).hexdigest()[:12]}"
