@@ -55,3 +55,8 @@ def test_value_equals_its_json_form(value: object, expected: object) -> None:
 )
 def test_different_values_are_not_equal_in_json(value: object, expected: object) -> None:
     assert not is_equal_in_json(value, expected)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(10**400, 1.5), ([10**400], [1.5]), ({10**5000: 1}, {"1": 1})])
+def test_a_very_large_integer_is_not_equal_in_json_and_no_error(value: object, expected: object) -> None:
+    assert not is_equal_in_json(value, expected)
