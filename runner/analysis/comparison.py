@@ -8,6 +8,7 @@ from pathlib import Path
 
 from runner.analysis.analyzer import Analyzer, AnalyzerFile
 from runner.analysis.labels import Label, read_labels
+from runner.analysis.results import UnitResult
 from runner.analysis.scores import RunAnalysis, cached_analyses, find_analysis, find_validations
 from runner.analysis.strata import Strata, find_strata
 from runner.base.errors import RunError
@@ -89,13 +90,14 @@ class _Side:
 
     def __init__(self, analysis: RunAnalysis, folders: Sequence[RunFolder]) -> None:
         tables = [analysis.tables[folder.run_id] for folder in folders]
-        self.table = replace(tables[0], results=tuple(result for table in tables for result in table.results))
+        results: list[UnitResult] = []
         self.labels: list[Label] = []
         self.strata: list[Strata] = []
         self.unlabeled: list[str] = []
         """The runs without labels."""
-        for folder in folders:
-            table = analysis.tables[folder.run_id]
+        for folder, table in zip(folders, tables, strict=True):
+            # Runs of one spec have the same units, which are about other games.
+            names = {result.unit_id: f"{table.run_id} {result.unit_id}" for result in table.results}
             ids = {result.unit_id for result in table.results if result.status != "not_applicable"}
             labels = [
                 label
@@ -105,8 +107,11 @@ class _Side:
                 and label.unit_id in ids
                 and label.answer in table.answers
             ]
-            self.labels += labels
-            self.strata += find_strata(folder, labels, cached_analyses(folder))
+            results += [replace(result, unit_id=names[result.unit_id]) for result in table.results]
+            self.labels += [replace(label, unit_id=names[label.unit_id]) for label in labels]
+            for strata in find_strata(folder, labels, cached_analyses(folder)):
+                self.strata.append({names[unit]: stratum for unit, stratum in strata.items() if unit in names})
             self.unlabeled += [] if labels else [folder.run_id]
-        if len(tables) > 1:  # the labels of a run describe this run only
-            self.strata.append({result.unit_id: table.run_id for table in tables for result in table.results})
+            if len(tables) > 1:  # the labels of a run describe this run only
+                self.strata.append(dict.fromkeys(names.values(), table.run_id))
+        self.table = replace(tables[0], results=tuple(results))

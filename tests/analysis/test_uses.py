@@ -214,6 +214,18 @@ def test_pooled_runs_need_labels_of_each_and_count_by_their_units(results: Resul
     assert labeled.corrected == pytest.approx(24 / (24 + 72), abs=0.001)  # only the units of the second run are yes
 
 
+def test_pooled_runs_of_one_spec_keep_their_own_labels_though_their_units_have_the_same_ids(
+    results: Results, tmp_path: Path
+) -> None:
+    run_spec(spec_file(tmp_path), results.path, "name=first", run_id="copy")
+    first, copy = results.find("first").path, results.find("copy").path
+    for run, is_yes in ((first, True), (copy, False)):
+        write_analysis(run, lambda *_: [yes(True)])
+        write_labels(run, lambda _, is_yes=is_yes: is_yes)  # type: ignore[misc]
+    rate = AnalysisScores().rate(METRIC, [results.find("first"), results.find("copy")])
+    assert (rate.corrected, rate.labels) == (0.5, 24)
+
+
 def test_without_labels_an_analysis_has_neither_test_nor_interval(results: Results) -> None:
     (pair,) = compare(results).pairs
     assert (pair.ci_low, pair.p, pair.detectable) == (None, None, None)
