@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean
+from types import NoneType
 from typing import Any, Final
 
 import numpy as np
@@ -76,17 +77,27 @@ def find_predictors(items: Sequence[AuditItem]) -> Iterator[Predictor]:
         distinct = len(set(texts))
         if distinct < 2:
             continue
-        if _are_numbers(raw) and distinct > _MAX_CATEGORIES / 5:
-            numbers = [-np.inf if value is None else float(value) for value in raw]
-            yield Predictor(column, "value", np.array(numbers))
+        numbers, has_texts = _as_numbers(raw), any(isinstance(value, str) for value in raw)
+        if numbers is not None and not has_texts and distinct > _MAX_CATEGORIES / 5:
+            yield Predictor(column, "value", numbers)
         elif distinct <= min(_MAX_CATEGORIES, len(items) / _MIN_ITEMS_PER_CATEGORY):
             yield from _bag(items, column, "value", [Counter([text]) for text in texts])
         else:
+            if numbers is not None:
+                yield Predictor(column, "value", numbers)
             yield from _text_predictors(items, column, texts)
 
 
-def _are_numbers(values: Sequence[Any]) -> bool:
-    return all(value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)) for value in values)
+def _as_numbers(values: Sequence[Any]) -> Floats | None:
+    """Return values as numbers, and missing ones as -infinity; None if some are no numbers. In CSV, all are texts."""
+    if any(isinstance(value, bool) or not isinstance(value, (int, float, str, NoneType)) for value in values):
+        return None
+    try:
+        numbers = np.array([None if value in ("", None) else float(value) for value in values], dtype=float)
+    except (ValueError, OverflowError):
+        return None
+    is_missing = np.array([value in ("", None) for value in values])
+    return np.where(is_missing, -np.inf, numbers) if np.isfinite(numbers[~is_missing]).all() else None
 
 
 def _text_predictors(items: Sequence[AuditItem], column: str, texts: Sequence[str]) -> Iterator[Predictor]:

@@ -23,7 +23,7 @@ from runner.base.package_data import is_file
 from runner.base.problems import Place, Problem
 from runner.base.storage.duckdb_connections import borrow_connection, duckdb_literal, duckdb_pattern
 from runner.base.storage.safe_files import open_to_read
-from runner.base.text import comma_join, did_you_mean
+from runner.base.text import comma_join, did_you_mean, shortened
 from runner.spec.datasets.csv_errors import LineProblem, ragged_line, repeated_columns, skipped_line, unclosed_quote
 from runner.spec.datasets.limits import CELL_BYTES, Meter
 from runner.spec.datasets.settings import DatasetLimits, DatasetSettings
@@ -244,7 +244,8 @@ def _read_csv(path: Path, meter: Meter) -> Table:
         if unclosed is not None and unclosed[0] <= (ragged_line(path) or unclosed)[0]:
             raise _line_error(path, unclosed) from error
         check_not_ragged(path)
-        message = " ".join(str(error).splitlines()[:2])  # the line number and the reason
+        lines = [line for line in str(error).splitlines() if not line.startswith("Original Line:")]
+        message = shortened(" ".join(lines[:2]), 300)  # the line number and the reason
         raise SpecError([_problem(path, message)]) from error
     skipped = skipped_line(path, len(columns))
     if skipped is not None:
