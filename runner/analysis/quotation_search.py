@@ -23,6 +23,8 @@ from runner.base.text import counted, in_one_line, shortened
 from runner.game.protocols.quotations import Span, find_quotations, locate_quote
 
 MIN_WORDS = 3
+MAX_PARTS = 50
+"""Maximum number of parts between ellipses. Each is searched for in the source, so more would take too much time."""
 MAX_QUOTED = 80
 """Maximum number of characters of a quotation in a reason."""
 
@@ -158,9 +160,11 @@ def _is_short(text: str) -> bool:
 
 def check_quotations(message: str, sources: Sequence[tuple[str, str]]) -> list[CheckedQuotation]:
     """Return the quotations of a message, each with its place in the first source (name, text) that has it."""
-    checked = []
+    checked, places = [], dict[str, tuple[str, Span] | None]()
     for marked in find_marked_texts(message):
-        place = _find_place(marked.text, sources) if marked.is_complete else None
+        if marked.is_complete and marked.text not in places:
+            places[marked.text] = _find_place(marked.text, sources)
+        place = places[marked.text] if marked.is_complete else None
         if place is not None:
             checked.append(CheckedQuotation(marked.span, marked.text, *place))
         elif not marked.is_term:
@@ -180,7 +184,7 @@ def _find_place(text: str, sources: Sequence[tuple[str, str]]) -> tuple[str, Spa
 def _locate_parts(text: str, source: str) -> Span | None:
     """Return the place of a text with ellipses: from its first to its last part, if the source has all in order."""
     parts = [part for part in _ELLIPSIS.split(text) if part.strip()]
-    if len(parts) < 2 and not (parts and _ELLIPSIS.search(text)):
+    if len(parts) > MAX_PARTS or (len(parts) < 2 and not (parts and _ELLIPSIS.search(text))):
         return None
     start, position = None, 0
     for part in parts:
