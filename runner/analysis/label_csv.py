@@ -27,6 +27,7 @@ _SCOUT = {"unit_id": "id", "answer": "target"}
 _COLUMNS = {field.name: _SCOUT.get(field.name, field.name) for field in fields(Label)}
 """The columns by the name of the label's field."""
 _BOOLEANS = dict(zip(YES_NO, ("true", "false"), strict=True))
+_LARGEST_POSITION = 1 << 53
 MAX_PROBLEMS = 20
 """The maximum number of different errors that a message lists."""
 
@@ -163,6 +164,8 @@ def _parse_row(
     drawn, probability = number("drawn"), number("probability")
     if probability is not None and not 0 < probability <= 1:
         raise UsageError(f"`probability` is {probability:g}, but must be more than 0 and at most 1")
+    if drawn is not None and not (drawn.is_integer() and 0 <= drawn <= _LARGEST_POSITION):
+        raise UsageError(f"`drawn` is {drawn:g}, but must be a whole number from 0")
     return Label(
         unit_id, _parse_answer(cells["target"], analyzer), reader, cells.get("time") or now(), analyzer.name,
         cells.get("analyzer_sha256") or analyzer.sha256, analyzer.question_sha256, number("seconds"),
