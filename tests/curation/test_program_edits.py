@@ -85,6 +85,8 @@ def test_fuzzed_inputs_are_new_and_deterministic() -> None:
     assert all(test.stdin.count("\n") == 2 for test in inputs if isinstance(test, StdinTest))
     assert fuzz_inputs([AssertionTest("assert f(1) == 2")], 5, 0) == []
     assert fuzz_inputs([StdinTest("", "8")], 5, 0) == []
+    inputs = fuzz_inputs([CallTest("f(*arguments)", 1, arguments=[int("9" * 4300)])], 30, 0)
+    assert all(len(repr(test.arguments)) for test in inputs if isinstance(test, CallTest))  # no doubled integer
 
 
 def test_only_calls_with_literal_arguments_are_changed() -> None:

@@ -23,7 +23,7 @@ def fuzz_inputs(tests: Sequence[ProgramTest], count: int, *seed_parts: str | int
     seeds = [with_arguments(test) for test in tests]
     sources = [test for test in seeds if isinstance(test, (StdinTest, CallTest))]
     random = Random(derived_seed("fuzzed inputs", *seed_parts))
-    known_inputs = {_input_of(test) for test in sources}
+    known_inputs = {None, *map(_input_of, sources)}
     fuzzed: list[StdinTest | CallTest] = []
     for _ in range(count * _MAX_TRIES if sources else 0):
         test = _change_input(random.choice(sources), random)
@@ -48,8 +48,12 @@ def with_arguments(test: ProgramTest) -> ProgramTest:
     return test
 
 
-def _input_of(test: StdinTest | CallTest) -> str:
-    return test.stdin if isinstance(test, StdinTest) else f"{test.expression} {test.arguments!r}"
+def _input_of(test: StdinTest | CallTest) -> str | None:
+    """Return the input of a test as a text; None if it has an integer that Python does not print."""
+    try:
+        return test.stdin if isinstance(test, StdinTest) else f"{test.expression} {test.arguments!r}"
+    except ValueError:
+        return None
 
 
 def _change_input(test: StdinTest | CallTest, random: Random) -> StdinTest | CallTest:
