@@ -8,7 +8,7 @@ the clustered error of a regression on a constant, with the factor G/(G-1).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,15 @@ class Quantity:
     """Why there is no value, or why an end of the interval is open."""
     plays: int | None = None
     """The plays of each datapoint, for a number that depends on them."""
+
+    def rescaled(self, scale: float, shift: float = 0.0) -> Quantity:
+        """Return `scale` times the number, plus `shift`."""
+        if self.value is None:
+            return self
+        low, high = sorted(shift + scale * end for end in self.interval) if self.interval else (None, None)
+        interval = None if low is None or high is None else (low, high)
+        stderr = None if self.stderr is None else abs(scale) * self.stderr
+        return replace(self, value=shift + scale * self.value, stderr=stderr, interval=interval)
 
 
 def difference(first: Share, second: Share) -> Quantity:

@@ -312,12 +312,7 @@ class Verdicts:
         honest, dishonest = (mean_share(scores[mask], self.clusters[mask], self.total) for mask in masks)
         if honest is None or dishonest is None:
             return None
-        gain, scale = difference(honest, dishonest), -math.log(LOG_FLOOR)
-        assert gain.value is not None
-        assert gain.interval is not None
-        low, high = gain.interval
-        stderr = None if gain.stderr is None else scale * gain.stderr
-        return replace(gain, value=scale * gain.value, stderr=stderr, interval=(scale * low, scale * high))
+        return difference(honest, dishonest).rescaled(-math.log(LOG_FLOOR))
 
     def bounds(self, p: Floats, bound: Codes | None) -> Share | None:
         """Return the share of known probabilities that are only bounds."""

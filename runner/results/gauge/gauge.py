@@ -227,18 +227,10 @@ def gauge_runs(runs: Sequence[GaugedRun]) -> Gauge:
         sum(run.copied for run in runs), None if components is None else components.total,
         {} if components is None else components.components,
         unknown if components is None else components.icc, unknown if components is None else components.retest_icc,
-        _complement(repeats), flips, right_flips, data.variant_noise(), facets,
+        repeats.rescaled(-1, 1), flips, right_flips, data.variant_noise(), facets,
         tuple(ServerCounts(run.run_id, run.started_at, run.models, run.fingerprints) for run in runs),
         tuple(_missing(facets, has_repeats=flips.value is not None)),
     )  # fmt: skip
-
-
-def _complement(quantity: Quantity) -> Quantity:
-    """Return 1 minus a share."""
-    if quantity.value is None or quantity.interval is None:
-        return quantity
-    low, high = quantity.interval
-    return Quantity(1 - quantity.value, quantity.stderr, (1 - high, 1 - low), quantity.n, quantity.clusters)
 
 
 def _missing(facets: Sequence[Facet], *, has_repeats: bool) -> Iterator[str]:
