@@ -77,6 +77,13 @@ class Quantity:
     plays: int | None = None
     """The plays of each datapoint, for a number that depends on them."""
 
+    def to_json(self) -> dict[str, object]:
+        low, high = self.interval or (None, None)
+        return {
+            "value": self.value, "ci_low": low, "ci_high": high, "n": self.n, "groups": self.clusters,
+            "reason": self.reason,
+        }  # fmt: skip
+
     def rescaled(self, scale: float, shift: float = 0.0) -> Quantity:
         """Return `scale` times the number, plus `shift`."""
         if self.value is None:

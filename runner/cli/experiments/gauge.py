@@ -260,6 +260,4 @@ def _judge(condition: Assertion, measures: Mapping[str, Quantity]) -> _Condition
 
 
 def _condition_json(condition: _Condition) -> dict[str, object]:
-    from runner.results.gauge.gauge import quantity_json
-
-    return {"condition": condition.condition, **quantity_json(condition.measure), "result": condition.result}
+    return {"condition": condition.condition, **condition.measure.to_json(), "result": condition.result}

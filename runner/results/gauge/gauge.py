@@ -166,17 +166,17 @@ class Gauge:
             **{name: getattr(self, name) for name in (
                 "run_ids", "variants", "score", "units", "groups", "readings", "undecided", "copied", "total_variance",
             )},
-            "components": {name: quantity_json(quantity) for name, quantity in self.components.items()},
-            **{name: quantity_json(getattr(self, name)) for name in (
+            "components": {name: quantity.to_json() for name, quantity in self.components.items()},
+            **{name: getattr(self, name).to_json() for name in (
                 "icc", "retest_icc", "identical", "flips", "correctness_flips",
             )},
-            "noise_floor": quantity_json(self.noise_floor(datapoints)),
+            "noise_floor": self.noise_floor(datapoints).to_json(),
             "noise_floor_of_variants": self.noise_floor_of_variants(datapoints),
             "variant_noise": self.variant_noise,
             "facets": [
                 {
                     "name": facet.name, "levels": [vars(level) for level in facet.levels], "p": facet.p,
-                    "flips": None if facet.flips is None else quantity_json(facet.flips), "p_holm": facet.p_holm,
+                    "flips": None if facet.flips is None else facet.flips.to_json(), "p_holm": facet.p_holm,
                     "matters": facet.matters,
                 }
                 for facet in self.facets
@@ -194,12 +194,6 @@ def _facet_measures(facet: Facet | None) -> Iterator[tuple[str, Quantity]]:
         return
     p, flips = facet.p_holm, facet.flips
     yield from (("flips", flips), ("p", Quantity(p, None, (p, p), flips.n, flips.clusters)))
-
-
-def quantity_json(quantity: Quantity) -> dict[str, object]:
-    """Return a quantity as JSON data."""
-    low, high = quantity.interval or (None, None)
-    return {"value": quantity.value, "ci_low": low, "ci_high": high, "n": quantity.n, "reason": quantity.reason}
 
 
 def gauge_runs(runs: Sequence[GaugedRun]) -> Gauge:
