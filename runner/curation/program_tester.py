@@ -120,7 +120,7 @@ class ProgramTester:
                 if isinstance(test, AssertionTest)
                 else self._compare(program, test, hash_seed)
             )
-        except RecursionError:  # a returned value goes back into the sandbox
+        except RecursionError:  # from a comparison, or from another call with the value
             return _Trial(Verdict.WRONG, "a value of the program is nested too deeply", 0.0)
 
     def _compare(self, program: Program, test: StdinTest | CallTest, hash_seed: int) -> _Trial:
@@ -193,7 +193,7 @@ def _find_failure(outcome: RunOutcome) -> _Trial | None:
 def _is_right(test: StdinTest | CallTest, output: object) -> bool:
     if isinstance(test, StdinTest):
         return match_output(str(output), test.expected) is not None
-    return (is_equal_in_json if test.in_json else is_equal)(output, test.expected)
+    return is_equal_in_json(output, test.expected) if test.in_json else bool(output == test.expected)
 
 
 def _describe_difference(output: object, expected: object) -> str:
@@ -275,14 +275,6 @@ def is_close(number: float, expected: float) -> bool:
     return math.isclose(number, expected, rel_tol=RELATIVE_TOLERANCE, abs_tol=ABSOLUTE_TOLERANCE)
 
 
-def is_equal(value: object, expected: object) -> bool:
-    """Return whether a returned value equals the expected one, as in `assert value == expected`."""
-    try:
-        return bool(value == expected)
-    except RecursionError:
-        return False
-
-
 def is_equal_in_json(value: Any, expected: Any) -> bool:
     """Return whether a returned value equals an expected value that was stored as JSON, as in the APPS benchmark.
 
@@ -307,7 +299,7 @@ def _is_alike(value: Any, expected: Any) -> bool:
         return texts.keys() == expected.keys() and all(_is_alike(texts[key], expected[key]) for key in texts)
     if isinstance(expected, float) and isinstance(value, (int, float)):
         return is_close(value, expected)
-    return is_equal(value, expected)
+    return bool(value == expected)
 
 
 def _is_same_collection(value: set[Any] | frozenset[Any], expected: Sequence[Any]) -> bool:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean
-from types import NoneType
 from typing import Any, Final
 
 import numpy as np
@@ -90,14 +89,13 @@ def find_predictors(items: Sequence[AuditItem]) -> Iterator[Predictor]:
 
 def _as_numbers(values: Sequence[Any]) -> Floats | None:
     """Return values as numbers, and missing ones as -infinity; None if some are no numbers. In CSV, all are texts."""
-    if any(isinstance(value, bool) or not isinstance(value, (int, float, str, NoneType)) for value in values):
+    if any(isinstance(value, bool) for value in values):
         return None
     try:
-        numbers = np.array([None if value in ("", None) else float(value) for value in values], dtype=float)
-    except (ValueError, OverflowError):
+        numbers = np.array([-np.inf if value in ("", None) else float(value) for value in values])
+    except (TypeError, ValueError, OverflowError):
         return None
-    is_missing = np.array([value in ("", None) for value in values])
-    return np.where(is_missing, -np.inf, numbers) if np.isfinite(numbers[~is_missing]).all() else None
+    return numbers if (numbers < np.inf).all() else None  # no NaN either
 
 
 def _text_predictors(items: Sequence[AuditItem], column: str, texts: Sequence[str]) -> Iterator[Predictor]:

@@ -346,7 +346,9 @@ class _Data:
         """Return a level with its shift from level 0, over strata with both. `used` has numbers of readings."""
         scores, size, is_level = self.scores[used], int(strata.max()) + 1, levels == level
         result = Level(label, int(is_level.sum()), float(scores[is_level].mean()) if is_level.any() else None)
-        counts, sums = _by_level(scores, levels, strata, size, level)
+        masks = [levels == number for number in (0, level)]
+        counts = [np.bincount(strata[mask], minlength=size).astype(float) for mask in masks]
+        sums = [np.bincount(strata[mask], scores[mask], size) for mask in masks]
         both = (counts[0] > 0) & (counts[1] > 0)
         if level == 0 or not both.any():
             return result
@@ -389,14 +391,6 @@ def _level_labels(name: str, runs_by_level: Sequence[Sequence[GaugedRun]]) -> li
         format_point({key: value for key, value in level.items() if key in differing}) or run.run_id
         for level, run in zip(values, examples, strict=True)
     ]
-
-
-def _by_level(scores: Floats, levels: Codes, strata: Codes, size: int, level: int) -> tuple[list[Floats], list[Floats]]:
-    """Return the number and the sum of the scores in each stratum, at level 0 and at another level."""
-    masks = [levels == number for number in (0, level)]
-    counts = [np.bincount(strata[mask], minlength=size).astype(float) for mask in masks]
-    sums = [np.asarray(np.bincount(strata[mask], scores[mask], size), dtype=float) for mask in masks]
-    return counts, sums
 
 
 def _number(names: Sequence[str]) -> tuple[list[str], Codes]:
