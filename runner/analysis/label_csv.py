@@ -16,7 +16,7 @@ from dataclasses import asdict, fields, replace
 from runner.analysis.analyzer import YES_NO, Analyzer
 from runner.analysis.label_queue import LabelQuestion
 from runner.analysis.label_sample import SampledUnit
-from runner.analysis.labels import Label
+from runner.analysis.labels import MAX_PROBLEMS, Label
 from runner.base.batches import group_pairs
 from runner.base.errors import UsageError, errors_as
 from runner.base.question_queue import check_name
@@ -28,8 +28,6 @@ _COLUMNS = {field.name: _SCOUT.get(field.name, field.name) for field in fields(L
 """The columns by the name of the label's field."""
 _BOOLEANS = dict(zip(YES_NO, ("true", "false"), strict=True))
 _LARGEST_POSITION = 1 << 53
-MAX_PROBLEMS = 20
-"""The maximum number of different errors that a message lists."""
 
 
 def labels_to_csv(labels: Iterable[Label], analyzer: Analyzer, texts: Mapping[str, str] | None = None) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from runner.analysis.instructions import column_texts
@@ -160,11 +161,9 @@ def _is_short(text: str) -> bool:
 
 def check_quotations(message: str, sources: Sequence[tuple[str, str]]) -> list[CheckedQuotation]:
     """Return the quotations of a message, each with its place in the first source (name, text) that has it."""
-    checked, places = [], dict[str, tuple[str, Span] | None]()
+    checked, find_place = [], cache(lambda text: _find_place(text, sources))
     for marked in find_marked_texts(message):
-        if marked.is_complete and marked.text not in places:
-            places[marked.text] = _find_place(marked.text, sources)
-        place = places[marked.text] if marked.is_complete else None
+        place = find_place(marked.text) if marked.is_complete else None
         if place is not None:
             checked.append(CheckedQuotation(marked.span, marked.text, *place))
         elif not marked.is_term:

@@ -115,11 +115,9 @@ class ProgramTester:
 
     def _test_once(self, program: Program, test: ProgramTest, hash_seed: int) -> _Trial:
         try:
-            return (
-                self._replay(program, test, hash_seed)
-                if isinstance(test, AssertionTest)
-                else self._compare(program, test, hash_seed)
-            )
+            if isinstance(test, AssertionTest):
+                return self._replay(program, test, hash_seed)
+            return self._compare(program, test, hash_seed)
         except RecursionError:  # from a comparison, or from another call with the value
             return _Trial(Verdict.WRONG, "a value of the program is nested too deeply", 0.0)
 

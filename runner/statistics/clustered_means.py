@@ -88,9 +88,9 @@ class Quantity:
         """Return `scale` times the number, plus `shift`."""
         if self.value is None:
             return self
-        low, high = sorted(shift + scale * end for end in self.interval) if self.interval else (None, None)
-        interval = None if low is None or high is None else (low, high)
+        ends = sorted(shift + scale * end for end in self.interval or ())
         stderr = None if self.stderr is None else abs(scale) * self.stderr
+        interval = (ends[0], ends[1]) if ends else None
         return replace(self, value=shift + scale * self.value, stderr=stderr, interval=interval)
 
 

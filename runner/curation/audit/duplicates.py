@@ -92,7 +92,7 @@ def _similar_pairs(
         ordered = sorted(text, key=lambda shingle: (frequency[shingle], shingle))
         prefix = ordered[: len(text) - math.ceil(similarity * len(text) - 1e-9) + 1]
         candidates = _numbers_elsewhere([index[shingle] for shingle in prefix], place)
-        shares = ((earlier, number, _jaccard(text, texts[earlier])) for earlier in candidates)
+        shares = ((earlier, number, len(text & texts[earlier]) / len(text | texts[earlier])) for earlier in candidates)
         yield from sorted(islice((pair for pair in shares if pair[2] >= similarity), MAX_MATCHES))
         for shingle in prefix:
             index[shingle][place].append(number)
@@ -107,8 +107,3 @@ def _numbers_elsewhere(numbers_by_place: Iterable[Mapping[str, Sequence[int]]], 
                 if number not in seen:
                     seen.add(number)
                     yield number
-
-
-def _jaccard(first: frozenset[str], second: frozenset[str]) -> float:
-    common = len(first & second)
-    return common / (len(first) + len(second) - common)

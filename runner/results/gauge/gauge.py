@@ -142,11 +142,8 @@ class Gauge:
 
     def noise_floor_of_variants(self, datapoints: int) -> float | None:
         """Return the noise floor of two runs of so many datapoints with different variants of the judge."""
-        return (
-            None
-            if self.variant_noise is None
-            else noise_floor(self.variant_noise[0], datapoints, self.variant_noise[1])
-        )
+        noise = self.variant_noise
+        return None if noise is None else noise_floor(noise[0], datapoints, noise[1])
 
     def measures(self, datapoints: int) -> dict[str, Quantity]:
         """Return the measures that a condition may name, with the noise floor of so many datapoints."""
