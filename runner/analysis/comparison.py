@@ -36,32 +36,27 @@ class AnalysisScores:
 
     def difference(self, name: str, base: Sequence[RunFolder], other: Sequence[RunFolder]) -> AnalysisDifference:
         """Return the facts about the difference between two systems. Raises as `find_analysis`."""
-        analysis = find_analysis(name, [*base, *other])
-        facts = AnalysisDifference(
-            analysis.instrument, analysis.is_share, find_validations(base[0]).get(analysis.instrument)
-        )
-        return _correct(facts, analysis, (base, other))
+        return _describe(find_analysis(name, [*base, *other]), (base, other))
 
     def rate(self, name: str, folders: Sequence[RunFolder]) -> AnalysisDifference:
         """Return the facts about the rate of one system, whose runs are pooled. Raises as `find_analysis`."""
-        analysis = find_analysis(name, folders)
-        facts = AnalysisDifference(
-            analysis.instrument, analysis.is_share, find_validations(folders[0]).get(analysis.instrument),
-            quantity="rate" if analysis.is_share else "mean",
-        )  # fmt: skip
-        return _correct(facts, analysis, [folders])
+        return _describe(find_analysis(name, folders), [folders])
 
 
-def _correct(
-    facts: AnalysisDifference, analysis: RunAnalysis, systems: Sequence[Sequence[RunFolder]]
-) -> AnalysisDifference:
-    """Return the facts with the corrected mean of a system, or with the difference of two, the second minus the first.
+def _describe(analysis: RunAnalysis, systems: Sequence[Sequence[RunFolder]]) -> AnalysisDifference:
+    """Return the facts about the mean of a system, or about the difference of two, the second minus the first.
 
     The plain value is next to it, over all units like the corrected one.
     """
     from runner.analysis.validation import corrected_mean, number_groups  # it imports NumPy
     from runner.statistics.prediction_powered import corrected_difference
 
+    statuses = [result.status for table in analysis.tables.values() for result in table.results]
+    facts = AnalysisDifference(
+        analysis.instrument, analysis.is_share, find_validations(systems[0][0]).get(analysis.instrument),
+        quantity="difference" if len(systems) > 1 else "rate" if analysis.is_share else "mean",
+        unanswered=statuses.count("failed") + statuses.count("no_answer"),
+    )  # fmt: skip
     try:
         sides = [_Side(analysis, folders) for folders in systems]
     except RunError as error:

@@ -186,9 +186,12 @@ def _show_gauge(gauge: Gauge, datapoints: int) -> None:
     for facet in gauge.facets:
         _show_facet(facet)
     _show_servers(gauge)
-    for count, text in ((gauge.undecided, "without a decision"), (gauge.copied, "copied from another run, left out")):
+    for count, noun, text in (
+        (gauge.undecided, "verdict", "without a decision"), (gauge.lost, "game", "left out, because calls failed"),
+        (gauge.copied, "verdict", "copied from another run, left out"),
+    ):  # fmt: skip
         if count:
-            note(f"note: {counted(count, 'verdict')} {text}")
+            note(f"note: {counted(count, noun)} {text}")
     for line in gauge.missing:
         note(f"not measured: {line}")
 

@@ -114,6 +114,8 @@ class Gauge:
     undecided: int
     """Readings without a verdict. They have no score, but flips count them as a third verdict."""
     copied: int
+    lost: int
+    """Games without a verdict because their calls failed."""
     total_variance: float | None
     components: Mapping[str, Quantity]
     icc: Quantity
@@ -161,7 +163,8 @@ class Gauge:
         datapoints = datapoints or self.units
         return {
             **{name: getattr(self, name) for name in (
-                "run_ids", "variants", "score", "units", "groups", "readings", "undecided", "copied", "total_variance",
+                "run_ids", "variants", "score", "units", "groups", "readings", "undecided", "copied", "lost",
+                "total_variance",
             )},
             "components": {name: quantity.to_json() for name, quantity in self.components.items()},
             **{name: getattr(self, name).to_json() for name in (
@@ -215,8 +218,8 @@ def gauge_runs(runs: Sequence[GaugedRun]) -> Gauge:
     return Gauge(
         tuple(run.run_id for run in runs), tuple(run.variant for run in runs), data.score_kind, len(data.unit_keys),
         len(data.group_names), len(data.readings), int((data.verdicts == NO_VERDICT).sum()),
-        sum(run.copied for run in runs), None if components is None else components.total,
-        {} if components is None else components.components,
+        sum(run.copied for run in runs), sum(run.lost for run in runs),
+        None if components is None else components.total, {} if components is None else components.components,
         unknown if components is None else components.icc, unknown if components is None else components.retest_icc,
         repeats.rescaled(-1, 1), flips, right_flips, data.variant_noise(), facets,
         tuple(ServerCounts(run.run_id, run.started_at, run.models, run.fingerprints) for run in runs),
