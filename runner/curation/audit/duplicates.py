@@ -100,10 +100,10 @@ def _similar_pairs(
 
 def _numbers_elsewhere(numbers_by_place: Iterable[Mapping[str, Sequence[int]]], place: str) -> Iterator[int]:
     """Yield the numbers of all places except one, each once."""
-    seen: set[int] = set()
+    yielded: set[int] = set()
     for numbers in numbers_by_place:
         for other, members in numbers.items():
             for number in members if other != place else ():
-                if number not in seen:
-                    seen.add(number)
+                if number not in yielded:
+                    yielded.add(number)
                     yield number
