@@ -291,16 +291,13 @@ def _is_alike(value: Any, expected: Any) -> bool:
     if isinstance(value, (list, tuple)) and isinstance(expected, list):
         return len(value) == len(expected) and all(map(_is_alike, value, expected))
     if isinstance(value, (set, frozenset)) and isinstance(expected, list):
-        return _is_same_collection(value, expected)
+        scalars = {item for item in expected if isinstance(item, (int, float, str))}  # found without a search
+        return len(value) == len(expected) and all(
+            item in scalars or any(_is_alike(item, candidate) for candidate in expected) for item in value
+        )
     if isinstance(value, dict) and isinstance(expected, dict):
         texts = {str(key): item for key, item in value.items()}
         return texts.keys() == expected.keys() and all(_is_alike(texts[key], expected[key]) for key in texts)
     if isinstance(expected, float) and isinstance(value, (int, float)):
         return is_close(value, expected)
     return bool(value == expected)
-
-
-def _is_same_collection(value: set[Any] | frozenset[Any], expected: Sequence[Any]) -> bool:
-    return len(value) == len(expected) and all(
-        any(_is_alike(item, candidate) for candidate in expected) for item in value
-    )

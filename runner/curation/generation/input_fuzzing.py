@@ -28,8 +28,10 @@ def fuzz_inputs(tests: Sequence[ProgramTest], count: int, *seed_parts: str | int
     known_inputs = {_input_of(test) for test in sources}
     fuzzed: list[StdinTest | CallTest] = []
     for _ in range(count * _MAX_TRIES if sources else 0):
+        if len(fuzzed) == count:
+            break
         test = _change_input(random.choice(sources), random)
-        if len(fuzzed) < count and _input_of(test) not in known_inputs:
+        if _input_of(test) not in known_inputs:
             known_inputs.add(_input_of(test))
             fuzzed.append(test)
     return fuzzed
