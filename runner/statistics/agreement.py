@@ -223,8 +223,7 @@ def _alpha(tables: Floats, values: Floats, scale: Scale) -> Floats:
         distances = (places[..., :, None] - places[..., None, :]) ** 2
     observed = (tables * distances).sum(axis=(-2, -1))
     expected = (counts[..., :, None] * counts[..., None, :] * distances).sum(axis=(-2, -1))
-    alpha: Floats = np.asarray(1 - observed / expected * (counts.sum(axis=-1) - 1))
-    return alpha
+    return np.asarray(1 - observed / expected * (counts.sum(axis=-1) - 1))
 
 
 def _weighted_tables(by_group: Floats) -> Floats:

@@ -358,8 +358,7 @@ class Forecasts:
         missing = np.maximum(floor - np.diag(covariance), 0.0)
         values, vectors = np.linalg.eigh(covariance + np.diag(missing))
         root = vectors * np.sqrt(np.maximum(values, 0.0))
-        errors: Floats = _normals() @ root.T
-        return errors
+        return np.asarray(_normals() @ root.T)
 
     def _size_interval(self, measure: Callable[[Any], Any]) -> Interval:
         """Return the interval of the weighted sum of `measure` of the gaps."""
