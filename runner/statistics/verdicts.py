@@ -67,8 +67,7 @@ class Verdicts:
 
     @cached_property
     def right(self) -> Mask:
-        right: Mask = self.decisions == self.labels
-        return right
+        return np.asarray(self.decisions == self.labels)
 
     def of(self, values: Mask | Floats, where: Mask | None = None) -> Share | None:
         """Return the mean of the games' values, over all games or over the games of a mask."""
@@ -199,8 +198,7 @@ class Verdicts:
 
     @cached_property
     def _play_counts(self) -> Codes:
-        plays: Codes = np.bincount(self._play_kinds)
-        return plays
+        return np.asarray(np.bincount(self._play_kinds))
 
     @cached_property
     def _play_kinds(self) -> Codes:

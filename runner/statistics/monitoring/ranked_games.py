@@ -115,9 +115,8 @@ class RankedGames:
 
     def true_positive_rates(self, rates: Floats) -> Floats:
         """Return the share of attacks that are flagged at each false positive rate."""
-        return np.asarray(
-            np.interp(_round_nearly_whole(rates * self.benign), self._benign, self._attacks) / self.attacks
-        )
+        attacks = np.interp(_round_nearly_whole(rates * self.benign), self._benign, self._attacks)
+        return np.asarray(attacks / self.attacks)
 
     def attacks_found(self, budgets: Floats) -> Floats:
         """Return the share of attacks that are found if these shares of all games are audited."""
