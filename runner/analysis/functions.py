@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import orjson
-
 from runner.analysis.analyzer import Analyzer
 from runner.analysis.quotation_search import exact_quotation
 from runner.analysis.results import TextSpan, is_span
 from runner.analysis.units import Unit
 from runner.base.errors import RunError, UsageError
+from runner.base.hashing import canonical
+from runner.base.storage.strict_json import parse_strict_json
 from runner.base.text import comma_join
 from runner.models.api_keys import KeyUse, check_allowed, key_uses
 
@@ -96,7 +96,7 @@ def answer_by_code(analyzer: Analyzer, function: UnitFunction, unit: Unit) -> Co
         raise RunError(f"{subject}: it returned {answer!r}; return {answers}, {NOT_APPLICABLE!r} or None")
     try:
         spans = tuple(span if isinstance(span, TextSpan) else TextSpan(**span) for span in content.get("spans", ()))
-        if not all(map(is_span, orjson.loads(orjson.dumps(spans)))):  # as the table stores them
+        if not all(map(is_span, parse_strict_json(canonical(spans)))):  # as the table stores them
             raise TypeError("a value is missing, or has a wrong type")
     except TypeError as error:
         fields = "agent, channel, round, start and end"

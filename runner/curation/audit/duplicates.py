@@ -102,8 +102,8 @@ def _numbers_elsewhere(numbers_by_place: Iterable[Mapping[str, Sequence[int]]], 
     """Yield the numbers of all places except one, each once."""
     yielded: set[int] = set()
     for numbers in numbers_by_place:
-        for other, members in numbers.items():
-            for number in members if other != place else ():
+        for name, members in numbers.items():
+            for number in members if name != place else ():
                 if number not in yielded:
                     yielded.add(number)
                     yield number

@@ -88,7 +88,7 @@ def find_predictors(items: Sequence[AuditItem]) -> Iterator[Predictor]:
 
 
 def _as_numbers(values: Sequence[Any]) -> Floats | None:
-    """Return values as numbers, and missing ones as -infinity; None if some are no numbers. In CSV, all are texts."""
+    """Return values as numbers, and missing ones as -infinity; None if one is not a number. In CSV, all are texts."""
     if any(isinstance(value, bool) for value in values):
         return None
     try:
