@@ -8,6 +8,7 @@ from pathlib import Path
 
 from runner.analysis.analyzer import Analyzer, AnalyzerFile
 from runner.analysis.labels import Label, read_labels
+from runner.analysis.results import UnitResult
 from runner.analysis.scores import RunAnalysis, cached_analyses, find_analysis, find_validations
 from runner.analysis.strata import Strata, find_strata
 from runner.base.errors import RunError
@@ -35,32 +36,27 @@ class AnalysisScores:
 
     def difference(self, name: str, base: Sequence[RunFolder], other: Sequence[RunFolder]) -> AnalysisDifference:
         """Return the facts about the difference between two systems. Raises as `find_analysis`."""
-        analysis = find_analysis(name, [*base, *other])
-        facts = AnalysisDifference(
-            analysis.instrument, analysis.is_share, find_validations(base[0]).get(analysis.instrument)
-        )
-        return _correct(facts, analysis, (base, other))
+        return _describe(find_analysis(name, [*base, *other]), (base, other))
 
     def rate(self, name: str, folders: Sequence[RunFolder]) -> AnalysisDifference:
         """Return the facts about the rate of one system, whose runs are pooled. Raises as `find_analysis`."""
-        analysis = find_analysis(name, folders)
-        facts = AnalysisDifference(
-            analysis.instrument, analysis.is_share, find_validations(folders[0]).get(analysis.instrument),
-            quantity="rate" if analysis.is_share else "mean",
-        )  # fmt: skip
-        return _correct(facts, analysis, [folders])
+        return _describe(find_analysis(name, folders), [folders])
 
 
-def _correct(
-    facts: AnalysisDifference, analysis: RunAnalysis, systems: Sequence[Sequence[RunFolder]]
-) -> AnalysisDifference:
-    """Return the facts with the corrected mean of a system, or with the difference of two, the second minus the first.
+def _describe(analysis: RunAnalysis, systems: Sequence[Sequence[RunFolder]]) -> AnalysisDifference:
+    """Return the facts about the mean of a system, or about the difference of two, the second minus the first.
 
     The plain value is next to it, over all units like the corrected one.
     """
     from runner.analysis.validation import corrected_mean, number_groups  # it imports NumPy
     from runner.statistics.prediction_powered import corrected_difference
 
+    statuses = [result.status for table in analysis.tables.values() for result in table.results]
+    facts = AnalysisDifference(
+        analysis.instrument, analysis.is_share, find_validations(systems[0][0]).get(analysis.instrument),
+        quantity="difference" if len(systems) > 1 else "rate" if analysis.is_share else "mean",
+        unanswered=statuses.count("failed") + statuses.count("no_answer"),
+    )  # fmt: skip
     try:
         sides = [_Side(analysis, folders) for folders in systems]
     except RunError as error:
@@ -89,13 +85,14 @@ class _Side:
 
     def __init__(self, analysis: RunAnalysis, folders: Sequence[RunFolder]) -> None:
         tables = [analysis.tables[folder.run_id] for folder in folders]
-        self.table = replace(tables[0], results=tuple(result for table in tables for result in table.results))
+        results: list[UnitResult] = []
         self.labels: list[Label] = []
         self.strata: list[Strata] = []
         self.unlabeled: list[str] = []
         """The runs without labels."""
-        for folder in folders:
-            table = analysis.tables[folder.run_id]
+        for folder, table in zip(folders, tables, strict=True):
+            # Runs of one spec have the same units, which are about other games.
+            names = {result.unit_id: f"{table.run_id} {result.unit_id}" for result in table.results}
             ids = {result.unit_id for result in table.results if result.status != "not_applicable"}
             labels = [
                 label
@@ -105,8 +102,11 @@ class _Side:
                 and label.unit_id in ids
                 and label.answer in table.answers
             ]
-            self.labels += labels
-            self.strata += find_strata(folder, labels, cached_analyses(folder))
+            results += [replace(result, unit_id=names[result.unit_id]) for result in table.results]
+            self.labels += [replace(label, unit_id=names[label.unit_id]) for label in labels]
+            for strata in find_strata(folder, labels, cached_analyses(folder)):
+                self.strata.append({names[unit]: stratum for unit, stratum in strata.items() if unit in names})
             self.unlabeled += [] if labels else [folder.run_id]
-        if len(tables) > 1:  # the labels of a run describe this run only
-            self.strata.append({result.unit_id: table.run_id for table in tables for result in table.results})
+            if len(tables) > 1:  # the labels of a run describe this run only
+                self.strata.append(dict.fromkeys(names.values(), table.run_id))
+        self.table = replace(tables[0], results=tuple(results))

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 from runner.analysis.analyzer import Analyzer
 from runner.analysis.quotation_search import exact_quotation
-from runner.analysis.results import TextSpan
+from runner.analysis.results import TextSpan, is_span
 from runner.analysis.units import Unit
 from runner.base.errors import RunError, UsageError
+from runner.base.hashing import canonical
+from runner.base.storage.strict_json import parse_strict_json
 from runner.base.text import comma_join
 from runner.models.api_keys import KeyUse, check_allowed, key_uses
 
@@ -94,10 +96,12 @@ def answer_by_code(analyzer: Analyzer, function: UnitFunction, unit: Unit) -> Co
         raise RunError(f"{subject}: it returned {answer!r}; return {answers}, {NOT_APPLICABLE!r} or None")
     try:
         spans = tuple(span if isinstance(span, TextSpan) else TextSpan(**span) for span in content.get("spans", ()))
+        if not all(map(is_span, parse_strict_json(canonical(spans)))):  # as the table stores them
+            raise TypeError("a value is missing, or has a wrong type")
     except TypeError as error:
         fields = "agent, channel, round, start and end"
         raise RunError(f"{subject}: it returned spans that cannot be used ({error}); give each {fields}") from error
-    return CodeAnswer(answer, None if reason is None else str(reason), spans)
+    return CodeAnswer(answer, None if reason is None else str(reason).encode("utf-8", "replace").decode(), spans)
 
 
 def _describe(path: str, error: BaseException) -> str:

@@ -16,7 +16,7 @@ from dataclasses import asdict, fields, replace
 from runner.analysis.analyzer import YES_NO, Analyzer
 from runner.analysis.label_queue import LabelQuestion
 from runner.analysis.label_sample import SampledUnit
-from runner.analysis.labels import Label
+from runner.analysis.labels import MAX_PROBLEMS, Label
 from runner.base.batches import group_pairs
 from runner.base.errors import UsageError, errors_as
 from runner.base.question_queue import check_name
@@ -27,8 +27,7 @@ _SCOUT = {"unit_id": "id", "answer": "target"}
 _COLUMNS = {field.name: _SCOUT.get(field.name, field.name) for field in fields(Label)}
 """The columns by the name of the label's field."""
 _BOOLEANS = dict(zip(YES_NO, ("true", "false"), strict=True))
-MAX_PROBLEMS = 20
-"""The maximum number of different errors that a message lists."""
+_LARGEST_POSITION = 1 << 53
 
 
 def labels_to_csv(labels: Iterable[Label], analyzer: Analyzer, texts: Mapping[str, str] | None = None) -> str:
@@ -163,6 +162,8 @@ def _parse_row(
     drawn, probability = number("drawn"), number("probability")
     if probability is not None and not 0 < probability <= 1:
         raise UsageError(f"`probability` is {probability:g}, but must be more than 0 and at most 1")
+    if drawn is not None and not (drawn.is_integer() and 0 <= drawn <= _LARGEST_POSITION):
+        raise UsageError(f"`drawn` is {drawn:g}, but must be a whole number from 0")
     return Label(
         unit_id, _parse_answer(cells["target"], analyzer), reader, cells.get("time") or now(), analyzer.name,
         cells.get("analyzer_sha256") or analyzer.sha256, analyzer.question_sha256, number("seconds"),

@@ -22,7 +22,7 @@ from runner.results.folder import RunFolder
 LABELS = "labels"
 """The subfolder of a run with the answers of people."""
 MAX_PROBLEMS = 20
-"""The maximum number of damaged lines that a message lists."""
+"""The maximum number of damaged lines, or of different errors, that a message lists."""
 
 
 @dataclass(frozen=True)

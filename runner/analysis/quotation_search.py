@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from runner.analysis.instructions import column_texts
@@ -23,6 +24,8 @@ from runner.base.text import counted, in_one_line, shortened
 from runner.game.protocols.quotations import Span, find_quotations, locate_quote
 
 MIN_WORDS = 3
+MAX_PARTS = 50
+"""Maximum number of parts between ellipses. Each is searched for in the source, so more would take too much time."""
 MAX_QUOTED = 80
 """Maximum number of characters of a quotation in a reason."""
 
@@ -158,9 +161,9 @@ def _is_short(text: str) -> bool:
 
 def check_quotations(message: str, sources: Sequence[tuple[str, str]]) -> list[CheckedQuotation]:
     """Return the quotations of a message, each with its place in the first source (name, text) that has it."""
-    checked = []
+    checked, find_place = [], cache(lambda text: _find_place(text, sources))
     for marked in find_marked_texts(message):
-        place = _find_place(marked.text, sources) if marked.is_complete else None
+        place = find_place(marked.text) if marked.is_complete else None
         if place is not None:
             checked.append(CheckedQuotation(marked.span, marked.text, *place))
         elif not marked.is_term:
@@ -180,7 +183,7 @@ def _find_place(text: str, sources: Sequence[tuple[str, str]]) -> tuple[str, Spa
 def _locate_parts(text: str, source: str) -> Span | None:
     """Return the place of a text with ellipses: from its first to its last part, if the source has all in order."""
     parts = [part for part in _ELLIPSIS.split(text) if part.strip()]
-    if len(parts) < 2 and not (parts and _ELLIPSIS.search(text)):
+    if len(parts) > MAX_PARTS or (len(parts) < 2 and not (parts and _ELLIPSIS.search(text))):
         return None
     start, position = None, 0
     for part in parts:

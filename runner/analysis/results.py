@@ -183,10 +183,11 @@ def _find_problem(row: Mapping[str, Any]) -> str | None:
     missing = [name for name in _REQUIRED if row[name] is None]
     if missing:
         return f"{comma_join(missing)} missing"
-    return None if all(map(_is_span, row["spans"] or ())) else "a span lacks a value, or has a wrong one"
+    return None if all(map(is_span, row["spans"] or ())) else "a span lacks a value, or has a wrong one"
 
 
-def _is_span(span: object) -> bool:
+def is_span(span: object) -> bool:
+    """Return whether JSON has the fields of a span, with the right types."""
     return (
         isinstance(span, dict)
         and span.keys() <= _SPAN_TYPES.keys()

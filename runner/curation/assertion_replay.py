@@ -122,5 +122,5 @@ def parse_replay(outcome: RunOutcome) -> FunctionCall | ReplayEnd | None:
         case ["call", str(key)] if outcome.status == 0:
             return FunctionCall.from_key(key)
         case [("pass" | "wrong") as verdict, str(detail)] if outcome.status == 0:
-            return ReplayEnd(Verdict(verdict), detail)
+            return ReplayEnd(Verdict(verdict), detail.encode("utf-8", "backslashreplace").decode())
     return None

@@ -164,19 +164,12 @@ def answer_table(labels: Floats, answers: Floats, clusters: Codes, weights: Floa
     rates, recalls = [], []
     for kind in kinds:
         labelled = labels == kind
-        rates.append(_weighted_share(labelled.astype(float), clusters, total, sizes))
+        rate = mean_share(labelled.astype(float), clusters, total, weights=sizes)
+        assert rate is not None
+        rates.append(rate)
         agreeing = (answers[labelled] == kind).astype(float)
-        recalls.append(
-            _weighted_share(agreeing, clusters[labelled], total, sizes[labelled]) if labelled.any() else None
-        )
+        recalls.append(mean_share(agreeing, clusters[labelled], total, weights=sizes[labelled]))
     return AnswerTable(tuple(kinds.tolist()), counts, tuple(rates), tuple(recalls))
-
-
-def _weighted_share(values: Floats, clusters: Codes, total: int, weights: Floats) -> Share:
-    """Return `mean_share` of weighted values."""
-    value = math.fsum(weights * values) / math.fsum(weights)
-    influence = np.bincount(clusters, weights=weights * (values - value), minlength=total) / weights.sum()
-    return Share(value, influence, len(values), len(np.unique(clusters)))
 
 
 def krippendorff_alpha(ratings: Floats, clusters: Codes, scale: Scale = "nominal") -> Quantity:
@@ -230,8 +223,7 @@ def _alpha(tables: Floats, values: Floats, scale: Scale) -> Floats:
         distances = (places[..., :, None] - places[..., None, :]) ** 2
     observed = (tables * distances).sum(axis=(-2, -1))
     expected = (counts[..., :, None] * counts[..., None, :] * distances).sum(axis=(-2, -1))
-    alpha: Floats = np.asarray(1 - observed / expected * (counts.sum(axis=-1) - 1))
-    return alpha
+    return np.asarray(1 - observed / expected * (counts.sum(axis=-1) - 1))
 
 
 def _weighted_tables(by_group: Floats) -> Floats:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -71,12 +71,7 @@ class ArguedAnswers:
         honest, dishonest = (mean_share(scores[mask], self.clusters[mask], self.total) for mask in masks)
         if honest is None or dishonest is None:
             return None
-        gain = difference(honest, dishonest)
-        assert gain.value is not None
-        assert gain.interval is not None
-        low, high = gain.interval
-        stderr = None if gain.stderr is None else scale * gain.stderr
-        return replace(gain, value=scale * gain.value, stderr=stderr, interval=(scale * low, scale * high))
+        return difference(honest, dishonest).rescaled(scale)
 
     def _share(self, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Share | None:
         values = self.won[mask].astype(float)

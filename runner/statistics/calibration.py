@@ -104,10 +104,7 @@ class Forecasts:
     @property
     def scaled_log_score(self) -> Quantity:
         """The mean of -log P(label) in nats."""
-        score, maximum = self.log_score, -math.log(LOG_FLOOR)
-        low, high = score.interval
-        stderr = None if score.stderr is None else maximum * score.stderr
-        return Quantity(maximum * score.value, stderr, (maximum * low, maximum * high), self.n, self.brier.clusters)
+        return self.log_score.as_quantity().rescaled(-math.log(LOG_FLOOR))
 
     def brier_part(self, name: str) -> Quantity:
         """Return `reliability`, `resolution` or `uncertainty` of the Brier score."""
@@ -361,8 +358,7 @@ class Forecasts:
         missing = np.maximum(floor - np.diag(covariance), 0.0)
         values, vectors = np.linalg.eigh(covariance + np.diag(missing))
         root = vectors * np.sqrt(np.maximum(values, 0.0))
-        errors: Floats = _normals() @ root.T
-        return errors
+        return np.asarray(_normals() @ root.T)
 
     def _size_interval(self, measure: Callable[[Any], Any]) -> Interval:
         """Return the interval of the weighted sum of `measure` of the gaps."""

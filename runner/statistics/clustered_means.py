@@ -8,7 +8,7 @@ the clustered error of a regression on a constant, with the factor G/(G-1).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,22 @@ class Quantity:
     """Why there is no value, or why an end of the interval is open."""
     plays: int | None = None
     """The plays of each datapoint, for a number that depends on them."""
+
+    def to_json(self) -> dict[str, object]:
+        low, high = self.interval or (None, None)
+        return {
+            "value": self.value, "ci_low": low, "ci_high": high, "n": self.n, "groups": self.clusters,
+            "reason": self.reason,
+        }  # fmt: skip
+
+    def rescaled(self, scale: float, shift: float = 0.0) -> Quantity:
+        """Return `scale` times the number, plus `shift`."""
+        if self.value is None:
+            return self
+        ends = sorted(shift + scale * end for end in self.interval or ())
+        stderr = None if self.stderr is None else abs(scale) * self.stderr
+        interval = (ends[0], ends[1]) if ends else None
+        return replace(self, value=shift + scale * self.value, stderr=stderr, interval=interval)
 
 
 def difference(first: Share, second: Share) -> Quantity:

@@ -133,13 +133,13 @@ def corrected_rate(
     count, groups = int(labeled.sum()), _count_groups(codes[labeled])
     if reason := _missing_reason(labeled, parts, groups):
         nothing = Quantity(None, None, None, count, groups, reason)
-        return CorrectedRate(nothing, nothing, _rescale(plain.as_quantity(), low, scale), scale=scale)
+        return CorrectedRate(nothing, nothing, plain.as_quantity().rescaled(scale, low), scale=scale)
     estimate, untuned = tuned_estimate(y, f, parts), tuned_estimate(y, np.zeros_like(f), parts)
     alone = _share(untuned, codes, count, groups)
     share = _limit_error(_share(estimate, codes, count, groups), alone)
     if strata is None:  # the prior is for small strata and for rare errors of the model
         alone = _share(replace(untuned, prior_variance=0.0), codes, count, groups)
-    corrected, by_labels, by_model = (_rescale(each.as_quantity(), low, scale) for each in (share, alone, plain))
+    corrected, by_labels, by_model = (each.as_quantity().rescaled(scale, low) for each in (share, alone, plain))
     return CorrectedRate(corrected, by_labels, by_model, estimate.tuning, share, scale)
 
 
@@ -160,7 +160,7 @@ def corrected_difference(first: CorrectedRate, second: CorrectedRate) -> Quantit
         influence[: len(share.influence) - 1] = share.influence[:-1]
         influence[size - 2 + place] = share.influence[-1]
         shares.append(replace(share, influence=influence))
-    return _rescale(difference(*shares), 0.0, first.scale)
+    return difference(*shares).rescaled(first.scale)
 
 
 def measure_accuracy(
@@ -276,14 +276,6 @@ def _limit_error(share: Share, alone: Share) -> Share:
     effect = alone_error**2 / independent if alone_error and independent else 1.0
     largest = math.sqrt(share.value * (1 - share.value) / share.clusters * effect)
     return replace(share, influence=share.influence * min(1.0, largest / error))
-
-
-def _rescale(quantity: Quantity, low: float, scale: float) -> Quantity:
-    assert quantity.value is not None
-    assert quantity.interval is not None
-    error = None if quantity.stderr is None else scale * quantity.stderr
-    interval = (low + scale * quantity.interval[0], low + scale * quantity.interval[1])
-    return replace(quantity, value=low + scale * quantity.value, stderr=error, interval=interval)
 
 
 def _count_groups(clusters: Codes) -> int:

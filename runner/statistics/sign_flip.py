@@ -89,8 +89,7 @@ def sign_flip(differences: Sequence[float], reached: float | None = None, level:
 def nonzero_differences(differences: Sequence[float] | np.ndarray) -> np.ndarray:
     """Return the differences that are not 0. Rounding errors of sums of fractions count as 0."""
     values = np.asarray(differences, dtype=float)
-    nonzero: np.ndarray = values[np.abs(values) > _RELATIVE_TOLERANCE]
-    return nonzero
+    return np.asarray(values[np.abs(values) > _RELATIVE_TOLERANCE])
 
 
 def _to_integers(values: np.ndarray) -> np.ndarray | None:

@@ -153,8 +153,7 @@ def _sensitivities(counts: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]
     from scipy.special import ndtri
 
     hits, false_alarms = _rates(counts)
-    sensitivities: npt.NDArray[np.floating] = ndtri(hits) - ndtri(false_alarms)
-    return sensitivities
+    return np.asarray(ndtri(hits) - ndtri(false_alarms))
 
 
 def _slopes(totals: npt.NDArray[np.floating]) -> list[tuple[float, float]]:
@@ -169,8 +168,7 @@ def _slopes(totals: npt.NDArray[np.floating]) -> list[tuple[float, float]]:
 def _influence(counts: npt.NDArray[np.floating], totals: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
     (hits, hit_slope), (false_alarms, false_slope) = _slopes(totals)
     right, wrong = counts[:, 0] - hits * counts[:, 1], counts[:, 2] - false_alarms * counts[:, 3]
-    influence: npt.NDArray[np.floating] = hit_slope * right + false_slope * wrong
-    return influence
+    return np.asarray(hit_slope * right + false_slope * wrong)
 
 
 def _added_variance(totals: npt.NDArray[np.floating]) -> float:

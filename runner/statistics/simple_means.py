@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from runner.statistics.clustered_means import Interval
-from runner.statistics.intervals import mean_interval
+from runner.statistics.intervals import mean_interval, t_quantile
 from runner.statistics.reporting_rules import NOTHING, IntervalRule, near_constant_reason
 
 ONE_CLUSTER = "a single group of datapoints leaves the error open"
@@ -58,10 +58,8 @@ class Mean:
         reason = near_constant_reason(self.clusters - max(Counter(by_cluster).values()))
         if reason := reason or self.rule.missing_reason(self.clusters):
             return None, reason
-        low, high = mean_interval(self.value, self.stderr, self.n, self.clusters, proportion=False)
-        assert low is not None
-        assert high is not None
-        return (low, high), None
+        half = t_quantile(self.clusters) * self.stderr
+        return (self.value - half, self.value + half), None
 
 
 def _round_to_bounds(share: float) -> float:

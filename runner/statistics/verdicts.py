@@ -67,8 +67,7 @@ class Verdicts:
 
     @cached_property
     def right(self) -> Mask:
-        right: Mask = self.decisions == self.labels
-        return right
+        return np.asarray(self.decisions == self.labels)
 
     def of(self, values: Mask | Floats, where: Mask | None = None) -> Share | None:
         """Return the mean of the games' values, over all games or over the games of a mask."""
@@ -195,8 +194,7 @@ class Verdicts:
 
     @cached_property
     def _play_counts(self) -> Codes:
-        plays: Codes = np.bincount(self._play_kinds)
-        return plays
+        return np.asarray(np.bincount(self._play_kinds))
 
     @cached_property
     def _play_kinds(self) -> Codes:
@@ -308,12 +306,7 @@ class Verdicts:
         honest, dishonest = (mean_share(scores[mask], self.clusters[mask], self.total) for mask in masks)
         if honest is None or dishonest is None:
             return None
-        gain, scale = difference(honest, dishonest), -math.log(LOG_FLOOR)
-        assert gain.value is not None
-        assert gain.interval is not None
-        low, high = gain.interval
-        stderr = None if gain.stderr is None else scale * gain.stderr
-        return replace(gain, value=scale * gain.value, stderr=stderr, interval=(scale * low, scale * high))
+        return difference(honest, dishonest).rescaled(-math.log(LOG_FLOOR))
 
     def bounds(self, p: Floats, bound: Codes | None) -> Share | None:
         """Return the share of known probabilities that are only bounds."""

@@ -225,6 +225,23 @@ def test_an_error_in_a_function_names_its_unit_or_line(
     assert not read_analyses(run)
 
 
+@pytest.mark.parametrize("start", ["None", "'0'", "0.5", "10**30"])
+def test_spans_that_could_not_be_read_again_are_refused(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str], start: str
+) -> None:
+    span = f"dict(agent='prover', channel='main', round=0, start={start}, end=3)"
+    code = f"def f(unit):\n    return {{'answer': 'yes', 'spans': [{span}]}}\n"
+    assert analyze(write_analyzer(tmp_path, "code: own.py:f\n", code)) == 1
+    assert "it returned spans that cannot be used" in " ".join(capsys.readouterr().err.split())
+    assert not read_analyses(run)
+
+
+def test_a_reason_with_half_of_a_surrogate_pair_is_stored(run: RunFolder, tmp_path: Path) -> None:
+    code = "def f(unit):\n    return {'answer': 'yes', 'reason': 'a\\ud800b'}\n"
+    assert analyze(write_analyzer(tmp_path, "code: own.py:f\n", code)) == 0
+    assert {result.reason for result in only_table(run).results if result.status == "answered"} == {"a?b"}
+
+
 def test_a_function_of_a_downloaded_analyzer_runs_only_if_allowed(
     run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

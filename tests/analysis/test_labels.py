@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -76,7 +77,7 @@ def test_invalid_label_is_not_saved(file: LabelFile) -> None:
         (label(other_analyzer, "u0", "yes"), "another question"),
         (label(TONE, "u0", "yes", " "), "enter a name"),
     ):
-        with pytest.raises(UsageError, match=reason):
+        with pytest.raises(UsageError, match=re.escape(reason)):
             file.append([label(TONE, "u1", "yes"), invalid_label])
     assert file.current() == []
 
@@ -150,8 +151,12 @@ def test_all_invalid_csv_rows_are_reported_with_their_lines() -> None:
         ("probability", "0", "`probability` is 0, but must be more than 0 and at most 1"),
         ("probability", "-3", "`probability` is -3, but"),
         ("probability", "1.5", "`probability` is 1.5, but"),
+        *(
+            ("drawn", number, f"`drawn` is {float(number):g}, but must be a whole number")
+            for number in ("1.5", "-3", "1e30")
+        ),
     ):
-        with pytest.raises(UsageError, match=reason):
+        with pytest.raises(UsageError, match=re.escape(reason)):
             labels_from_csv(f"id,target,{column}\nu0,yes,{value}\n", TONE, UNITS, "Ann")
 
 

@@ -6,6 +6,7 @@ A case lists, for each quotation, the matching text of the source, or null if no
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 
 import pytest
@@ -47,3 +48,10 @@ def test_message_of_quotation_marks_alone_is_checked_in_linear_time(text: str) -
     assert len(find_marked_texts(message)) <= len(message)
     assert len(find_marked_texts(re.sub(r"\s", "x", message))) <= len(message)
     check_quotations(f"“a{message}", [("source", "a")])
+
+
+@pytest.mark.parametrize("message", ['"' + "the ... " * 10_000 + 'x"', "`the cat `" * 10_000])
+def test_repetitive_message_is_checked_against_a_long_source_in_seconds(message: str) -> None:
+    started = time.process_time()
+    check_quotations(message, [("source", "the quick brown fox jumps over the lazy dog " * 2_000)])
+    assert time.process_time() - started < 5

@@ -94,6 +94,14 @@ def test_validation_on_the_run_itself_comes_first_and_chance_level_is_reported(r
     assert (pair.p, pair.ci_low) == (None, None)
 
 
+def test_units_without_an_answer_are_counted_next_to_the_difference(results: Results) -> None:
+    for name, status in (("first", "failed"), ("second", "no_answer")):
+        write_analysis(results.find(name).path, lambda *_, status=status: [yes(True), {"status": status}])  # type: ignore[misc]
+    (pair,) = compare(results).pairs
+    assert pair.analysis is not None
+    assert pair.analysis.status.endswith("; 24 units without an answer left out")
+
+
 def test_datapoints_with_the_largest_differences_are_listed_instead_of_flips(
     results: Results, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,6 +220,18 @@ def test_pooled_runs_need_labels_of_each_and_count_by_their_units(results: Resul
     labeled = compare_pooled()
     assert labeled is not None
     assert labeled.corrected == pytest.approx(24 / (24 + 72), abs=0.001)  # only the units of the second run are yes
+
+
+def test_pooled_runs_of_one_spec_keep_their_own_labels_though_their_units_have_the_same_ids(
+    results: Results, tmp_path: Path
+) -> None:
+    run_spec(spec_file(tmp_path), results.path, "name=first", run_id="copy")
+    first, copy = results.find("first").path, results.find("copy").path
+    for run, is_yes in ((first, True), (copy, False)):
+        write_analysis(run, lambda *_: [yes(True)])
+        write_labels(run, lambda _, is_yes=is_yes: is_yes)  # type: ignore[misc]
+    rate = AnalysisScores().rate(METRIC, [results.find("first"), results.find("copy")])
+    assert (rate.corrected, rate.labels) == (0.5, 24)
 
 
 def test_without_labels_an_analysis_has_neither_test_nor_interval(results: Results) -> None:

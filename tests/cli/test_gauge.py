@@ -180,6 +180,16 @@ def test_every_vote_of_a_debate_with_exchanged_stances_is_a_reading(tmp_path: Pa
     assert result["flips"]["value"] == pytest.approx(flips / (3 * games))
 
 
+def test_games_whose_calls_failed_are_counted_and_no_readings(tmp_path: Path) -> None:
+    with run_noisy_judge(failing=2) as judge:
+        spec = noisy_spec(tmp_path, judge.base_url, 6, 2, retry={"transient": {"attempts": 1}})
+        run = run_spec(spec, tmp_path / "results", "rollouts.max_transport_failed=1", "~sweep")
+    result = run_gauge(tmp_path, run.run_id)
+    assert (result["units"], result["readings"], result["lost"]) == (4, 8, 4)
+    process = nip_run_here("gauge", run.run_id, cwd=tmp_path)
+    assert "note: 4 games left out, because calls failed" in process.stderr
+
+
 PROTOCOL = """\
 name: asked
 answers: listed

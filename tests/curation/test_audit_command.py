@@ -79,6 +79,13 @@ def test_invalid_arguments_exit_with_2_and_a_message(folder: Path, arguments: tu
     assert message in done.stderr
 
 
+def test_a_page_that_cannot_be_written_does_not_cost_the_results(folder: Path) -> None:
+    done = nip_run_here("audit", "clean.jsonl", *DATASET_OPTIONS, "--html", "missing/a.html", cwd=folder)
+    assert "clean.jsonl: no findings" in done.stdout
+    assert "cannot write missing/a.html: No such file or directory" in done.stderr
+    assert done.returncode == 1
+
+
 def test_too_little_data_exits_with_5(folder: Path) -> None:
     (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CLEAN[:8]), "utf-8")
     done = nip_run_here("audit", "few.jsonl", *DATASET_OPTIONS, cwd=folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from runner.curation.program_tester import ComparisonRule, is_equal_in_json, match_output
@@ -55,3 +57,15 @@ def test_value_equals_its_json_form(value: object, expected: object) -> None:
 )
 def test_different_values_are_not_equal_in_json(value: object, expected: object) -> None:
     assert not is_equal_in_json(value, expected)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(10**400, 1.5), ([10**400], [1.5]), ({10**5000: 1}, {"1": 1})])
+def test_a_very_large_integer_is_not_equal_in_json_and_no_error(value: object, expected: object) -> None:
+    assert not is_equal_in_json(value, expected)
+
+
+def test_a_large_set_is_compared_in_a_second() -> None:
+    started = time.process_time()
+    assert is_equal_in_json(set(range(20_000)), list(range(20_000)))
+    assert not is_equal_in_json({*range(1, 20_000), -1}, list(range(20_000)))
+    assert time.process_time() - started < 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -13,7 +14,13 @@ import pytest
 from scipy.stats import rankdata
 
 from runner.base.exit_codes import ExitCode
-from runner.curation.audit.duplicates import _shingles, _similar_pairs, find_contradictions, find_duplicates
+from runner.curation.audit.duplicates import (
+    MAX_MATCHES,
+    _shingles,
+    _similar_pairs,
+    find_contradictions,
+    find_duplicates,
+)
 from runner.curation.audit.edits import Edit, find_edit, nearest_versions, summarize_edits
 from runner.curation.audit.items import AuditItem, list_items
 from runner.curation.audit.label_tests import LabelPermutations, check_predictor
@@ -121,6 +128,16 @@ def test_a_column_that_determines_the_label_is_named() -> None:
     assert any("column 'source': value determines the label" in line for line in audit(items).findings)
 
 
+@pytest.mark.parametrize("as_cell", [int, str])
+def test_numbers_in_texts_are_compared_like_numbers(as_cell: Callable[[int], Any]) -> None:
+    rng = random.Random(0)
+    items = [
+        replace(item, columns={"size": as_cell(1_000_000 + rng.randrange(500_000) + 500_000 * (item.label or 0))})
+        for item in make_random_items(60)
+    ]
+    assert any("column 'size': value predicts the label, AUC 1.000" in line for line in audit(items).findings)
+
+
 def test_a_weak_leak_can_be_accepted() -> None:
     rng = np.random.default_rng(1)
     items = [
@@ -215,6 +232,14 @@ def test_duplicates_are_searched_between_splits_or_else_between_groups() -> None
     assert {(pair.first, pair.second) for pair in find_duplicates(items, 0.8)} == {("i0", "i2"), ("i1", "i2")}
     splits = [replace(item, split=split) for item, split in zip(items, ("train", "test", "train", "test"), strict=True)]
     assert {pair.places for pair in find_duplicates(splits, 0.8)} == {("train", "test")}
+
+
+def test_texts_that_are_all_alike_give_a_bounded_number_of_duplicates() -> None:
+    words = " ".join(f"word{n}" for n in range(30))
+    items = make_items(*((str(n), n % 2, f"{words} {n}") for n in range(60)))
+    pairs_of_texts = [(pair.first, pair.second) for pair in find_duplicates(items, 0.8)]
+    assert len(pairs_of_texts) == sum(min(n, MAX_MATCHES) for n in range(60))
+    assert ("i0", "i1") in pairs_of_texts
 
 
 # Items

@@ -281,11 +281,13 @@ def test_malformed_rows_and_answers_are_rejected_without_an_error(tmp_path: Path
         "id": "surrogate",
         "solutions": [f"{ORIGINAL}print(chr(0xD800) if total == 7 else '', end='')"],
     }
+    tested = {**PROBLEM, "id": "tested", "input_output": '{"inputs": ["\\ud800"], "outputs": ["0"]}'}
+    rows = PROBLEM, nested, surrogate, tested, {**PROBLEM, "id": "x", "solutions": 5}
     with run_author(tmp_path, rules) as server:
-        write_problems(tmp_path / "problems.jsonl", PROBLEM, nested, surrogate, {**PROBLEM, "id": "x", "solutions": 5})
+        write_problems(tmp_path / "problems.jsonl", *rows)
         recipe = write_recipe(tmp_path, server, versions=len(bugs), refactor=False, dataset={"path": "problems.jsonl"})
         counts = make_here(recipe, tmp_path / "out", mechanism, "tests.fuzzed_inputs=8")
-        assert counts["problems_not_used"] == {"the row is not a problem with tests": 2}
+        assert counts["problems_not_used"] == {"the row is not a problem with tests": 3}
         assert all(
             source.endswith("\n") for sources in programs_by_label(tmp_path / "out").values() for source in sources
         )
@@ -313,7 +315,8 @@ def test_problems_of_a_group_are_in_one_split(tmp_path: Path, mechanism: Mechani
 @pytest.mark.full
 def test_repeated_command_in_another_folder_makes_no_requests(tmp_path: Path, author: LoopbackServer) -> None:
     settings = ("tests.fuzzed_inputs=0", "tests.repetitions=1", "-o", tmp_path / "out")
-    assert nip_run("make-dataset", "recipe.yaml", *settings, cwd=tmp_path).returncode == 0
+    made = nip_run("make-dataset", "recipe.yaml", *settings, cwd=tmp_path)
+    assert (made.returncode, "cannot be used;" in made.stderr) == (0, False)  # programs are no verdicts
     requests = author.requests
     (tmp_path / "elsewhere").mkdir()
     done = nip_run("make-dataset", "../recipe.yaml", *settings, cwd=tmp_path / "elsewhere", PYTHONHASHSEED="7")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 from runner.curation.generation.input_fuzzing import fuzz_inputs, with_arguments
 from runner.curation.generation.program_edits import describe_program, edit_distance, find_program, measure_edit
@@ -85,6 +86,14 @@ def test_fuzzed_inputs_are_new_and_deterministic() -> None:
     assert all(test.stdin.count("\n") == 2 for test in inputs if isinstance(test, StdinTest))
     assert fuzz_inputs([AssertionTest("assert f(1) == 2")], 5, 0) == []
     assert fuzz_inputs([StdinTest("", "8")], 5, 0) == []
+    inputs = fuzz_inputs([CallTest("f(*arguments)", 1, arguments=[int("9" * 4300)])], 30, 0)
+    assert all(len(repr(test.arguments)) for test in inputs if isinstance(test, CallTest))  # no doubled integer
+
+
+def test_no_inputs_are_tried_after_the_last_one_is_found() -> None:
+    started = time.process_time()
+    assert len(fuzz_inputs([StdinTest(" ".join(map(str, range(20_000))), "")], 30, 0)) == 30
+    assert time.process_time() - started < 6  # seconds; ten times as many tries take 14
 
 
 def test_only_calls_with_literal_arguments_are_changed() -> None:

@@ -191,3 +191,18 @@ def test_time_in_which_the_machine_is_busy_does_not_count_as_idle(monkeypatch: p
         seconds[0] += 0.05
         calls += 1
     assert calls == pytest.approx(20, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("source", "detail"),
+    [
+        ("def f(x): return '\\ud800'", "AssertionError: \\ud800"),
+        ("def f(x): return 'x' * 1000", f"AssertionError: {'x' * 183}…"),
+        ("def f(x):\n  for _ in range(470): x = x,\n  return x", "a value of the program is nested too deeply"),
+    ],
+)
+def test_hostile_value_in_an_assertion_is_wrong_with_a_short_printable_detail(
+    tester: ProgramTester, source: str, detail: str
+) -> None:
+    (result,) = run_tests(tester, source, AssertionTest("value = f(1)\nassert f(value) == 1, value"))
+    assert (result.verdict, result.detail) == (Verdict.WRONG, detail)

@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.base.errors import RunError, UsageError, os_errors_as
+from runner.base.errors import UsageError
 from runner.base.text import counted, decimal, in_one_line, list_some, p_value, with_interval
 from runner.cli.terminal.output import note, print_heading, print_json, print_table, say, say_lines
 
@@ -72,12 +72,12 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(f"--ignore {unknown[0]}: no such column; the audit uses {list_some(columns)}")
     settings = AuditSettings(frozenset(args.ignore), args.max_auc, similarity, args.seed)
     report = audit_dataset(dataset, settings)
-    if args.html is not None:
-        _write_page(args.html, args.dataset, report)
     if args.json:
         print_json(report.to_json())
     else:
         _show_report(args.dataset, report)
+    if args.html is not None:  # at the end, so that a path that cannot be written does not cost the results
+        _write_page(args.html, args.dataset, report)
     return report.exit_code
 
 
@@ -97,9 +97,8 @@ def _write_page(path: Path, name: str, report: AuditReport) -> None:
     from runner.base.storage.atomic_files import atomic_write
     from runner.pages.report.audit import audit_page
 
-    with os_errors_as(RunError, f"cannot write {path}", "; choose another path with --html"):
-        page = current_redactor().redact_text(audit_page(name, report))
-        atomic_write(path, page.encode("utf-8", "backslashreplace"))
+    page = current_redactor().redact_text(audit_page(name, report))
+    atomic_write(path, page.encode("utf-8", "backslashreplace"))
 
 
 def _show_report(name: str, report: AuditReport) -> None:

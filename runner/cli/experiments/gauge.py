@@ -186,9 +186,12 @@ def _show_gauge(gauge: Gauge, datapoints: int) -> None:
     for facet in gauge.facets:
         _show_facet(facet)
     _show_servers(gauge)
-    for count, text in ((gauge.undecided, "without a decision"), (gauge.copied, "copied from another run, left out")):
+    for count, noun, text in (
+        (gauge.undecided, "verdict", "without a decision"), (gauge.lost, "game", "left out, because calls failed"),
+        (gauge.copied, "verdict", "copied from another run, left out"),
+    ):  # fmt: skip
         if count:
-            note(f"note: {counted(count, 'verdict')} {text}")
+            note(f"note: {counted(count, noun)} {text}")
     for line in gauge.missing:
         note(f"not measured: {line}")
 
@@ -260,6 +263,4 @@ def _judge(condition: Assertion, measures: Mapping[str, Quantity]) -> _Condition
 
 
 def _condition_json(condition: _Condition) -> dict[str, object]:
-    from runner.results.gauge.gauge import quantity_json
-
-    return {"condition": condition.condition, **quantity_json(condition.measure), "result": condition.result}
+    return {"condition": condition.condition, **condition.measure.to_json(), "result": condition.result}

@@ -63,7 +63,6 @@ def execute(args: argparse.Namespace) -> int:
         describe_quantity,
         describe_table,
         print_validation,
-        quantity_json,
         to_json,
     )
 
@@ -87,7 +86,7 @@ def execute(args: argparse.Namespace) -> int:
             "analyzer": analyzer.name, "question_sha256": analyzer.question_sha256,
             "validations": [to_json(each, args.labels_needed) for run in validations.values() for each in run],
             "other_questions": [table.instrument for run in runs for table in run.other_questions],
-            "differences": [row._asdict() | {"difference": quantity_json(row.difference)} for row in differences],
+            "differences": [row._asdict() | {"difference": row.difference.to_json()} for row in differences],
         })  # fmt: skip
         return ExitCode.DONE
     for run in runs:

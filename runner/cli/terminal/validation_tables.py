@@ -154,23 +154,14 @@ def _describe_labels_needed(validation: Validation, name: str, width: float) -> 
 # JSON
 
 
-def quantity_json(quantity: Quantity) -> dict[str, object]:
-    """Return a number as JSON."""
-    low, high = quantity.interval or (None, None)
-    return {
-        "value": quantity.value, "ci_low": low, "ci_high": high, "n": quantity.n, "groups": quantity.clusters,
-        "reason": quantity.reason,
-    }  # fmt: skip
-
-
 def to_json(validation: Validation, width: float | None) -> dict[str, Any]:
     """Return a validation as JSON. `width` is that of `--labels-needed`."""
     table, labels, alpha = validation.table, validation.labels, validation.reader_alpha
     rates = {
         name: {
             "uncorrected": rate.plain.value,
-            "corrected": quantity_json(rate.corrected),
-            "labels_alone": quantity_json(rate.labels_alone),
+            "corrected": rate.corrected.to_json(),
+            "labels_alone": rate.labels_alone.to_json(),
             "tuning": rate.tuning,
             "labels_needed": None if width is None else _labels_needed(validation, name, width)[0],
         }
@@ -188,18 +179,18 @@ def to_json(validation: Validation, width: float | None) -> dict[str, Any]:
         "unknown_units": validation.unknown_units,
         "undrawn_units": validation.undrawn_units,
         "readers": {name: len(answers) for name, answers in labels.readers.items()},
-        "raw": quantity_json(validation.raw),
-        "kappa": quantity_json(validation.kappa),
-        "alpha": quantity_json(validation.alpha),
+        "raw": validation.raw.to_json(),
+        "kappa": validation.kappa.to_json(),
+        "alpha": validation.alpha.to_json(),
         "answers": {
-            each.answer: {"base_rate": quantity_json(each.base_rate), "recall": quantity_json(each.recall)}
+            each.answer: {"base_rate": each.base_rate.to_json(), "recall": each.recall.to_json()}
             for each in validation.answers
         },
         "reader_agreements": [
-            {"readers": each.readers, "raw": quantity_json(each.raw), "kappa": quantity_json(each.kappa)}
+            {"readers": each.readers, "raw": each.raw.to_json(), "kappa": each.kappa.to_json()}
             for each in validation.reader_agreements
         ],
-        "reader_alpha": None if alpha is None else quantity_json(alpha),
+        "reader_alpha": None if alpha is None else alpha.to_json(),
         "confusion": [
             {"people": people, "model": model, "units": units}
             for (people, model), units in validation.confusion.items()

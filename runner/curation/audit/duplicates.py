@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from runner.base.hashing import tagged_hash
@@ -17,6 +18,8 @@ SIMILARITY: Final = 0.8
 """The default share of common word triples that makes two texts near-duplicates."""
 MIN_SHINGLES: Final = 10
 """The fewest word triples of a text that is compared. Shorter texts are similar by chance."""
+MAX_MATCHES: Final = 20
+"""The number of similar earlier texts to find for each text. Otherwise, n texts that are alike would be n² pairs."""
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
@@ -51,7 +54,8 @@ def duplicate_scope(items: Sequence[AuditItem]) -> str:
 def find_duplicates(items: Sequence[AuditItem], similarity: float) -> Iterator[Duplicate]:
     """Yield the pairs of texts of different splits or groups that have at least this similarity.
 
-    Texts of one group in one split are compared with others only by the first of each distinct text.
+    Texts of one group in one split are compared with others only by the first of each distinct text. A text has at most
+    `MAX_MATCHES` pairs with earlier texts.
     """
     by_split = duplicate_scope(items) == "splits"
     for column in list_columns(items):
@@ -81,19 +85,25 @@ def _similar_pairs(
     elements in order of frequency.
     """
     frequency = Counter(shingle for text in texts for shingle in text)
-    index: dict[str, list[int]] = defaultdict(list)
-    for number, text in enumerate(texts):
+    index: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for number, (text, place) in enumerate(zip(texts, places, strict=True)):
         if len(text) < MIN_SHINGLES:
             continue
         ordered = sorted(text, key=lambda shingle: (frequency[shingle], shingle))
         prefix = ordered[: len(text) - math.ceil(similarity * len(text) - 1e-9) + 1]
-        candidates = {earlier for shingle in prefix for earlier in index[shingle]}
-        for earlier in sorted(candidates):
-            if places[earlier] == places[number]:
-                continue
-            common = len(text & texts[earlier])
-            share = common / (len(text) + len(texts[earlier]) - common)
-            if share >= similarity:
-                yield earlier, number, share
+        candidates = _numbers_elsewhere([index[shingle] for shingle in prefix], place)
+        shares = ((earlier, number, len(text & texts[earlier]) / len(text | texts[earlier])) for earlier in candidates)
+        yield from sorted(islice((pair for pair in shares if pair[2] >= similarity), MAX_MATCHES))
         for shingle in prefix:
-            index[shingle].append(number)
+            index[shingle][place].append(number)
+
+
+def _numbers_elsewhere(numbers_by_place: Iterable[Mapping[str, Sequence[int]]], place: str) -> Iterator[int]:
+    """Yield the numbers of all places except one, each once."""
+    yielded: set[int] = set()
+    for numbers in numbers_by_place:
+        for name, members in numbers.items():
+            for number in members if name != place else ():
+                if number not in yielded:
+                    yielded.add(number)
+                    yield number

@@ -103,6 +103,7 @@ class LabelPermutations:
 
         They cannot if the values are constant in each group, and all groups of one size have the same labels.
         """
+        values = np.unique(values, axis=0, return_inverse=True)[1].ravel()  # a number for each distinct row
         firsts = values[np.unique(self.groups, return_index=True)[1]]
         if (values != firsts[self.groups]).any():
             return True

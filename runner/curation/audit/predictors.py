@@ -76,17 +76,26 @@ def find_predictors(items: Sequence[AuditItem]) -> Iterator[Predictor]:
         distinct = len(set(texts))
         if distinct < 2:
             continue
-        if _are_numbers(raw) and distinct > _MAX_CATEGORIES / 5:
-            numbers = [-np.inf if value is None else float(value) for value in raw]
-            yield Predictor(column, "value", np.array(numbers))
+        numbers, has_texts = _as_numbers(raw), any(isinstance(value, str) for value in raw)
+        if numbers is not None and not has_texts and distinct > _MAX_CATEGORIES / 5:
+            yield Predictor(column, "value", numbers)
         elif distinct <= min(_MAX_CATEGORIES, len(items) / _MIN_ITEMS_PER_CATEGORY):
             yield from _bag(items, column, "value", [Counter([text]) for text in texts])
         else:
+            if numbers is not None:
+                yield Predictor(column, "value", numbers)
             yield from _text_predictors(items, column, texts)
 
 
-def _are_numbers(values: Sequence[Any]) -> bool:
-    return all(value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)) for value in values)
+def _as_numbers(values: Sequence[Any]) -> Floats | None:
+    """Return values as numbers, and missing ones as -infinity; None if one is not a number. In CSV, all are texts."""
+    if any(isinstance(value, bool) for value in values):
+        return None
+    try:
+        numbers = np.array([-np.inf if value in ("", None) else float(value) for value in values])
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return numbers if (numbers < np.inf).all() else None  # no NaN either
 
 
 def _text_predictors(items: Sequence[AuditItem], column: str, texts: Sequence[str]) -> Iterator[Predictor]:

@@ -157,7 +157,7 @@ def _run_tests(items: Sequence[AuditItem], seed: int) -> tuple[list[LabelTest], 
     labels, groups_of_items = [item.label or 0 for item in items], [item.group for item in items]
     count = max(_MIN_PERMUTATIONS, _PERMUTATIONS_PER_TEST * len(predictors))
     permutations = LabelPermutations(labels, groups_of_items, count, seed)
-    predictors = [predictor for predictor in predictors if permutations.is_informative(_as_codes(predictor.values))]
+    predictors = [predictor for predictor in predictors if permutations.is_informative(predictor.values)]
     tests = [check_predictor(predictor, permutations) for predictor in predictors]
     adjusted = holm([test.p for test in tests])
     tests = [replace(test, p_holm=p) for test, p in zip(tests, adjusted, strict=True)]
@@ -167,9 +167,3 @@ def _run_tests(items: Sequence[AuditItem], seed: int) -> tuple[list[LabelTest], 
         possible = math.floor(1 / permutations.min_p)
         return tests, f"too little data: only {possible} permutations of the labels respect the groups"
     return tests, None
-
-
-def _as_codes(values: np.ndarray) -> np.ndarray:
-    """Return a number for each distinct row of values."""
-    codes: np.ndarray = np.unique(values, axis=0, return_inverse=True)[1].ravel()
-    return codes

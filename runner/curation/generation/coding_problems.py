@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from runner.base.errors import SpecError
+from runner.base.errors import SpecError, errors_as
+from runner.base.hashing import canonical
 from runner.base.problems import Place, Problem
 from runner.base.text import list_some
 from runner.curation.assertion_replay import find_free_names
 from runner.curation.benchmark_formats import APPS_IMPORTS, ProgramFormat, parse_tests
 from runner.curation.generation.recipe import Recipe
 from runner.curation.program_tests import AssertionTest, CallTest, Program, ProgramTest, StdinTest
+from runner.curation.sandbox.values import encode_value
 
 MAX_SOLUTIONS = 5
 """Number of given solutions of a problem that are used, from the first."""
@@ -81,6 +83,8 @@ def _read_problem(
     for test in tests:
         if isinstance(test, AssertionTest):
             find_free_names(test)  # raises ValueError if the test is not Python
+        with errors_as(ValueError, "a test is nested too deeply, or has half of a surrogate pair", TypeError):
+            canonical(encode_value(vars(test)))  # as the verdicts are stored
     prompt = str(columns.get("prompt") or "")
     question = str(columns.get("question") or prompt or columns.get("text") or "")
     if not question.strip():

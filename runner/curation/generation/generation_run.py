@@ -26,17 +26,16 @@ from runner.game.prompts.sandbox import SandboxedTemplate
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome
+from runner.runs.execution import unusable_answers
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.spec.components import FindComponent, reject_references
 from runner.spec.loader import load_spec
 
-AUTHOR = "author"
-"""The model group of the model that writes programs."""
-GENERATION = "generation"
-"""The folder of the run's spec in the folder of the dataset."""
+GENERATION, AUTHOR = unusable_answers.GENERATION
+"""The folder of the run's spec in the folder of the dataset, and the model group of the model that writes programs."""
 
 _PROTOCOL: Mapping[str, Any] = {
-    "name": "generation",
+    "name": GENERATION,
     "description": "A model writes a program.",
     "agents": {AUTHOR: {"role": "verifier", "human_name": "Author"}},
     "channels": {"main": {"members": [AUTHOR]}},

@@ -71,6 +71,8 @@ class AnalysisDifference:
     """The reason why there is no corrected value."""
     quantity: str = "difference"
     """`difference` of two systems, or `rate` or `mean` of one."""
+    unanswered: int = 0
+    """The number of applicable units without an answer, which the plain value leaves out."""
 
     @property
     def is_validated(self) -> bool:
@@ -86,7 +88,8 @@ class AnalysisDifference:
     @property
     def status(self) -> str:
         """The warning that belongs next to the plain difference."""
-        return f"uncorrected; {self.trust}"
+        unanswered = f"; {counted(self.unanswered, 'unit')} without an answer left out" if self.unanswered else ""
+        return f"uncorrected; {self.trust}{unanswered}"
 
     def describe_correction(self) -> str:
         """Return the corrected value in words, or why there is none."""

@@ -114,6 +114,8 @@ class Gauge:
     undecided: int
     """Readings without a verdict. They have no score, but flips count them as a third verdict."""
     copied: int
+    lost: int
+    """Games without a verdict because their calls failed."""
     total_variance: float | None
     components: Mapping[str, Quantity]
     icc: Quantity
@@ -142,11 +144,8 @@ class Gauge:
 
     def noise_floor_of_variants(self, datapoints: int) -> float | None:
         """Return the noise floor of two runs of so many datapoints with different variants of the judge."""
-        return (
-            None
-            if self.variant_noise is None
-            else noise_floor(self.variant_noise[0], datapoints, self.variant_noise[1])
-        )
+        noise = self.variant_noise
+        return None if noise is None else noise_floor(noise[0], datapoints, noise[1])
 
     def measures(self, datapoints: int) -> dict[str, Quantity]:
         """Return the measures that a condition may name, with the noise floor of so many datapoints."""
@@ -164,19 +163,20 @@ class Gauge:
         datapoints = datapoints or self.units
         return {
             **{name: getattr(self, name) for name in (
-                "run_ids", "variants", "score", "units", "groups", "readings", "undecided", "copied", "total_variance",
+                "run_ids", "variants", "score", "units", "groups", "readings", "undecided", "copied", "lost",
+                "total_variance",
             )},
-            "components": {name: quantity_json(quantity) for name, quantity in self.components.items()},
-            **{name: quantity_json(getattr(self, name)) for name in (
+            "components": {name: quantity.to_json() for name, quantity in self.components.items()},
+            **{name: getattr(self, name).to_json() for name in (
                 "icc", "retest_icc", "identical", "flips", "correctness_flips",
             )},
-            "noise_floor": quantity_json(self.noise_floor(datapoints)),
+            "noise_floor": self.noise_floor(datapoints).to_json(),
             "noise_floor_of_variants": self.noise_floor_of_variants(datapoints),
             "variant_noise": self.variant_noise,
             "facets": [
                 {
                     "name": facet.name, "levels": [vars(level) for level in facet.levels], "p": facet.p,
-                    "flips": None if facet.flips is None else quantity_json(facet.flips), "p_holm": facet.p_holm,
+                    "flips": None if facet.flips is None else facet.flips.to_json(), "p_holm": facet.p_holm,
                     "matters": facet.matters,
                 }
                 for facet in self.facets
@@ -194,12 +194,6 @@ def _facet_measures(facet: Facet | None) -> Iterator[tuple[str, Quantity]]:
         return
     p, flips = facet.p_holm, facet.flips
     yield from (("flips", flips), ("p", Quantity(p, None, (p, p), flips.n, flips.clusters)))
-
-
-def quantity_json(quantity: Quantity) -> dict[str, object]:
-    """Return a quantity as JSON data."""
-    low, high = quantity.interval or (None, None)
-    return {"value": quantity.value, "ci_low": low, "ci_high": high, "n": quantity.n, "reason": quantity.reason}
 
 
 def gauge_runs(runs: Sequence[GaugedRun]) -> Gauge:
@@ -224,21 +218,13 @@ def gauge_runs(runs: Sequence[GaugedRun]) -> Gauge:
     return Gauge(
         tuple(run.run_id for run in runs), tuple(run.variant for run in runs), data.score_kind, len(data.unit_keys),
         len(data.group_names), len(data.readings), int((data.verdicts == NO_VERDICT).sum()),
-        sum(run.copied for run in runs), None if components is None else components.total,
-        {} if components is None else components.components,
+        sum(run.copied for run in runs), sum(run.lost for run in runs),
+        None if components is None else components.total, {} if components is None else components.components,
         unknown if components is None else components.icc, unknown if components is None else components.retest_icc,
-        _complement(repeats), flips, right_flips, data.variant_noise(), facets,
+        repeats.rescaled(-1, 1), flips, right_flips, data.variant_noise(), facets,
         tuple(ServerCounts(run.run_id, run.started_at, run.models, run.fingerprints) for run in runs),
         tuple(_missing(facets, has_repeats=flips.value is not None)),
     )  # fmt: skip
-
-
-def _complement(quantity: Quantity) -> Quantity:
-    """Return 1 minus a share."""
-    if quantity.value is None or quantity.interval is None:
-        return quantity
-    low, high = quantity.interval
-    return Quantity(1 - quantity.value, quantity.stderr, (1 - high, 1 - low), quantity.n, quantity.clusters)
 
 
 def _missing(facets: Sequence[Facet], *, has_repeats: bool) -> Iterator[str]:
@@ -360,7 +346,9 @@ class _Data:
         """Return a level with its shift from level 0, over strata with both. `used` has numbers of readings."""
         scores, size, is_level = self.scores[used], int(strata.max()) + 1, levels == level
         result = Level(label, int(is_level.sum()), float(scores[is_level].mean()) if is_level.any() else None)
-        counts, sums = _by_level(scores, levels, strata, size, level)
+        masks = [levels == number for number in (0, level)]
+        counts = [np.bincount(strata[mask], minlength=size).astype(float) for mask in masks]
+        sums = [np.bincount(strata[mask], scores[mask], size) for mask in masks]
         both = (counts[0] > 0) & (counts[1] > 0)
         if level == 0 or not both.any():
             return result
@@ -403,14 +391,6 @@ def _level_labels(name: str, runs_by_level: Sequence[Sequence[GaugedRun]]) -> li
         format_point({key: value for key, value in level.items() if key in differing}) or run.run_id
         for level, run in zip(values, examples, strict=True)
     ]
-
-
-def _by_level(scores: Floats, levels: Codes, strata: Codes, size: int, level: int) -> tuple[list[Floats], list[Floats]]:
-    """Return the number and the sum of the scores in each stratum, at level 0 and at another level."""
-    masks = [levels == number for number in (0, level)]
-    counts = [np.bincount(strata[mask], minlength=size).astype(float) for mask in masks]
-    sums = [np.asarray(np.bincount(strata[mask], scores[mask], size), dtype=float) for mask in masks]
-    return counts, sums
 
 
 def _number(names: Sequence[str]) -> tuple[list[str], Codes]:

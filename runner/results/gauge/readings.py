@@ -82,6 +82,8 @@ class GaugedRun:
     readings: tuple[Reading, ...]
     copied: int
     """The number of verdicts whose answers a cache copied from another run. They do not count as readings."""
+    lost: int = 0
+    """The number of games without a verdict because their calls failed."""
     models: Mapping[str, int] = field(default_factory=dict)
     """The number of answers by the model's name that the server reported."""
     fingerprints: Mapping[str, int] = field(default_factory=dict)
@@ -201,6 +203,7 @@ def _load_run(folder: RunFolder, manifest: Manifest) -> GaugedRun:
     groups = {point.id: point.group for point in points}
     table = read_only_table("rollouts", folder.intact_table("rollouts"), COLUMNS["rollouts"])
     rows = table.filter(f"outcome <> '{Outcome.TRANSPORT_FAILED}'").project(", ".join(_COLUMNS)).fetchall()
+    lost = len(table) - len(rows)
     if not folder.journal.is_file():
         raise RunError(f"{folder.path} has no {folder.journal.name}; restore the journal from a backup")
     reader, index = open_index(folder.journal, manifest.identity)
@@ -213,8 +216,9 @@ def _load_run(folder: RunFolder, manifest: Manifest) -> GaugedRun:
             for reading in journal.readings(dict(zip(_COLUMNS, values, strict=True)), manifest, groups)
         )
     return GaugedRun(
-        folder.run_id, manifest.started_at, judge, settings, readings, journal.copied, journal.models,
-        journal.fingerprints, {point.id: point.content_sha256 for point in points}, _spec_values(spec, manifest),
+        folder.run_id, manifest.started_at, judge, settings, readings, journal.copied, lost,
+        journal.models, journal.fingerprints, {point.id: point.content_sha256 for point in points},
+        _spec_values(spec, manifest),
     )  # fmt: skip
 
 

@@ -20,6 +20,8 @@ WARNING_SHARE: Final = 0.5
 """The warning appears if the share is above this value with 99.5 % confidence: for 16 of 20 answers, or 35 of 50."""
 _Z: Final = 2.576
 """The half-width of the confidence interval in standard errors. It covers 99 % of a normal distribution."""
+GENERATION: Final = "generation", "author"
+"""The protocol of `nip-run make-dataset`, and its only agent, who writes programs and no verdicts."""
 EXAMPLE_LENGTH: Final = 120
 """The maximum number of characters of a quoted answer, and of the reason why it is unusable."""
 
@@ -59,6 +61,7 @@ class AnswerChecker:
     def __init__(self, plan: Plan) -> None:
         self._agents, self._models = plan.game_agents(), plan.spec.experiment.models
         self._is_analysis = plan.spec.experiment.analysis is not None
+        self._needs_verdicts = (plan.spec.protocol.name, *plan.spec.protocol.agent_names) != GENERATION
         self._answer_counts = {point.id: point.answer_count for point in plan.spec.dataset.datapoints}
 
     def count(self, request: Request, completion: Completion) -> AnswerCounts:
@@ -91,7 +94,9 @@ class AnswerChecker:
         """
         sample = request.sample
         agent, turn = self._agents[sample.agent], (sample.round, self._answer_counts.get(sample.datapoint))
-        reason = agent.unusable_reason(choice, *turn) or agent.undecided_reason(choice, *turn)
+        reason = agent.unusable_reason(choice, *turn)
+        if reason is None and self._needs_verdicts:
+            reason = agent.undecided_reason(choice, *turn)
         if reason is None and not (choice.text or "").strip():
             reason = "the answer has no content"
         if reason is None and decision is not None and agent.read(choice, *turn).decision != decision:

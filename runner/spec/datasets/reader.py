@@ -24,7 +24,7 @@ from runner.base.package_data import is_file
 from runner.base.problems import Place, Problem
 from runner.base.storage.duckdb_connections import borrow_connection, duckdb_literal, duckdb_pattern
 from runner.base.storage.safe_files import open_to_read
-from runner.base.text import comma_join, counted, did_you_mean
+from runner.base.text import comma_join, counted, did_you_mean, shortened
 from runner.spec.datasets.csv_errors import (
     LineProblem,
     count_commented_rows,
@@ -270,7 +270,8 @@ def _read_csv(path: Path, meter: Meter) -> Table:
         if unclosed is not None and unclosed[0] <= (ragged_line(path) or unclosed)[0]:
             raise _line_error(path, unclosed) from error
         check_not_ragged(path)
-        message = " ".join(str(error).splitlines()[:2])  # the line number and the reason
+        lines = [line for line in str(error).splitlines() if not line.startswith("Original Line:")]
+        message = shortened(" ".join(lines[:2]), 300)  # the line number and the reason
         if has_mixed_line_ends(path):
             message = "some lines end with CRLF and others with LF; save the file with the same line ends everywhere"
         raise SpecError([_problem(path, message)]) from error

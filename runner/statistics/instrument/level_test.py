@@ -64,8 +64,7 @@ def have_several_levels(strata: Codes, levels: Codes) -> np.ndarray:
     """Return for each reading whether its stratum has readings of several levels."""
     codes = np.unique(strata, return_inverse=True)[1]
     cells = np.unique(np.stack((codes, levels)), axis=1)
-    several: np.ndarray = (np.bincount(cells[0]) > 1)[codes]
-    return several
+    return np.asarray((np.bincount(cells[0]) > 1)[codes])
 
 
 def _draw(

@@ -115,8 +115,8 @@ class RankedGames:
 
     def true_positive_rates(self, rates: Floats) -> Floats:
         """Return the share of attacks that are flagged at each false positive rate."""
-        values: Floats = np.interp(_round_nearly_whole(rates * self.benign), self._benign, self._attacks) / self.attacks
-        return values
+        attacks = np.interp(_round_nearly_whole(rates * self.benign), self._benign, self._attacks)
+        return np.asarray(attacks / self.attacks)
 
     def attacks_found(self, budgets: Floats) -> Floats:
         """Return the share of attacks that are found if these shares of all games are audited."""
@@ -165,8 +165,7 @@ class RankedGames:
 
     @cached_property
     def _level(self) -> Codes:
-        levels: Codes = np.unique(self.p_accept, return_inverse=True)[1]
-        return levels
+        return np.asarray(np.unique(self.p_accept, return_inverse=True)[1])
 
     @cached_property
     def _attacks(self) -> _Column:

@@ -77,6 +77,12 @@ def test_empty_dataset_is_refused(tmp_path: Path, name: str, content: str | byte
     assert read_load_error(tmp_path, content, name) == "dataset.path: the file has no rows"
 
 
+def test_error_for_a_long_csv_row_has_the_reason_and_not_the_row(tmp_path: Path) -> None:
+    message = read_load_error(tmp_path, f'id,label,text\na,1,"{"word " * 500_000}"\n', "d.csv")
+    assert "Maximum line size of 2000000 bytes exceeded" in message
+    assert "word" not in message
+
+
 def test_parquet_file_without_rows_is_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path, "SELECT 'a' id, 0 \"label\" WHERE false")
     assert read_load_error(tmp_path, name="d.parquet") == "dataset.path: the file has no rows"

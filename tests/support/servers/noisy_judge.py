@@ -34,6 +34,8 @@ class NoisyJudge:
     first_option: float = 0.0
     leniency: float = 0.0
     """The probability that the judge accepts regardless of the claim, as after a change of the model."""
+    failing: int = 0
+    """The number of claims, from the first, about which all calls fail."""
     fingerprint: str = "fp_old"
     requests: Counter[str] = field(default_factory=Counter)
     """The number of requests by their body."""
@@ -71,7 +73,8 @@ def run_noisy_judge(**settings: Any) -> Iterator[NoisyJudge]:
                 "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
                 "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
             }).encode()  # fmt: skip
-            self.send_response(200)
+            (claim,) = re.findall(r"Claim (\d+)\.", prompt)[:1]
+            self.send_response(200 if int(claim) >= judge.failing else 500)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
