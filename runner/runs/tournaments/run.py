@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
@@ -22,10 +22,11 @@ from runner.models.layers.budget import Budget
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.manifest import Status, TrainingPart
+from runner.results.manifest import Manifest, Status, TrainingPart
 from runner.results.spec_changes import has_same_spec
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import OnProgress, Progress
+from runner.runs.execution.spending import spent_on_parts
 from runner.runs.finished.result import FinishedRun
 from runner.runs.session.parallel_runs import run_together
 from runner.runs.session.run import GamesRun, RunOptions, has_outputs, rebuild_outputs, write_run_files
@@ -42,7 +43,13 @@ log = logging.getLogger("nip_run.tournament")
 _EXAMPLE = re.compile(r"\([^()]*\)|[\d,]*\d|; .*", re.DOTALL)
 """The parts that differ between notes of one kind: numbers, examples and advice. The log of each run has all notes."""
 RESERVE = 1.1
-"""A round starts only if the budget allows this multiple of the mean cost of its number of games."""
+"""A round starts only if the budget allows this multiple of the expected cost of its games."""
+_AMOUNTS: Sequence[Callable[[Manifest], float]] = (
+    lambda part: part.cost_usd or 0.0,
+    lambda part: (part.prompt_tokens or 0) + (part.completion_tokens or 0),
+    lambda part: part.completions or 0,
+)
+"""The dollars, tokens and calls of a part."""
 
 
 def play_tournament(plan: TournamentPlan, results: Results, run_id: str, options: RunOptions) -> FinishedRun:
@@ -73,7 +80,9 @@ class _TournamentSession(SessionOfParts):
         super().__post_init__()
         self.manifest = replace(self.manifest, agents=self.plan.agent_rows())
         self._games = TournamentGames(self.plan)
-        self._kinds_of_notes: set[str] = set()
+        budget = self.options.budget
+        own = UsageTotals() if budget is None else spent_on_parts(self.results, self.folder.run_id)
+        self._spent_before_by_others = UsageTotals() if budget is None else budget.spent - own
 
     def play(self) -> Mapping[str, Any]:
         """Play all rounds that are not finished, and return the ratings. The errors are those of `play_tournament`."""
@@ -98,26 +107,27 @@ class _TournamentSession(SessionOfParts):
         played = datapoints_played(rounds.rounds)
         planned = RoundPlanner(self.plan, played, self._games).next_round()
         budget = self.options.budget
-        count = self._count_games(planned, played)
-        if budget is None or not planned or not played or budget.allows(self._expected_cost(count, budget)):
+        more = self._count_games(planned, played)
+        if budget is None or not planned or not played or budget.allows(self._expected_cost(more, budget)):
             return planned
-        done = self._count_games(played, {})
+        done, count = (sum(games.values()) for games in (self._count_games(played, {}), more))
         self._notes.append(
             f"the tournament ends after {counted(done, 'game')}, because {count} more may exceed the budget; to play "
             "on, repeat the command with a larger budget"
         )
         return {}
 
-    def _count_games(self, planned: Round, played: Round) -> int:
-        more = sum(count - played.get(number, 0) for number, count in planned.items())
-        return more * self.plan.games_per_datapoint
+    def _count_games(self, planned: Round, played: Round) -> dict[int, int]:
+        """Return the number of further games of each pairing."""
+        per_datapoint = self.plan.games_per_datapoint
+        return {number: (count - played.get(number, 0)) * per_datapoint for number, count in planned.items()}
 
-    def _expected_cost(self, count: int, budget: Budget) -> UsageTotals:
-        """Return the expected cost of this many games, from the mean of the games so far."""
+    def _expected_cost(self, more: Mapping[int, int], budget: Budget) -> UsageTotals:
+        """Return the expected cost of further games, by pairing, from the cost of this tournament's games so far."""
         parts = [part.manifest() for part in self.results.parts_of(self.folder.run_id)]
-        done = sum(part.rollouts or 0 for part in parts)
-        spent, share = budget.spent, RESERVE * count / max(done, 1)
-        return UsageTotals(spent.usd * share, round(spent.tokens * share), round(spent.completions * share))
+        spent = budget.spent - self._spent_before_by_others
+        usd, tokens, completions = (RESERVE * _cost_share(parts, more, amount) for amount in _AMOUNTS)
+        return UsageTotals(spent.usd * usd, round(spent.tokens * tokens), round(spent.completions * completions))
 
     def _part(self, number: int, leg: str) -> RunFolder:
         return self.folder.sibling(part_run_id(self.folder.run_id, number, leg))
@@ -157,10 +167,26 @@ class _TournamentSession(SessionOfParts):
 
     def _on_leg_end(self, number: int, leg: str, result: FinishedRun) -> None:
         notes = {_EXAMPLE.sub("", line): line for line in result.notes}
-        new_notes = [line for kind, line in notes.items() if kind not in self._kinds_of_notes]
-        self._kinds_of_notes |= notes.keys()
-        self.accept_part(replace(result, notes=tuple(new_notes)))
+        # The notes of an earlier round about the same games are outdated.
+        self._notes = [line for line in self._notes if not line.startswith(f"{result.folder.run_id}: ")]
+        known = {_EXAMPLE.sub("", line.partition(": ")[2]) for line in self._notes}
+        self.accept_part(replace(result, notes=tuple(line for kind, line in notes.items() if kind not in known)))
         self._games.read(self.plan.pairings[number], leg, result.folder)
+
+
+def _cost_share(parts: Sequence[Manifest], more: Mapping[int, int], amount: Callable[[Manifest], float]) -> float:
+    """Return the cost of further games, by pairing, as a share of the cost of the parts' games.
+
+    A game costs as much as its pairing's games so far or, if there are none, as the mean of all games.
+    """
+    costs, games = defaultdict[int | None, float](float), Counter[int | None]()
+    for part in parts:
+        costs[part.iteration] += amount(part)
+        games[part.iteration] += part.rollouts or 0
+    total = sum(costs.values())
+    mean = total / max(games.total(), 1)
+    expected = sum(count * (costs[n] / games[n] if games[n] else mean) for n, count in more.items())
+    return expected / total if total else 0.0
 
 
 class _RoundProgress:
