@@ -280,25 +280,27 @@ def intransitivity(model: RatingModel, seed: int = 0) -> Intransitivity:
 
 
 def _cluster_scores(model: RatingModel, triples: Sequence[tuple[int, int, int]]) -> tuple[Floats, np.ndarray]:
-    """Return the effective score of each triple in each cluster, and which triples have played all three pairings."""
-    games = model.games
-    circles, played = np.zeros((len(games), len(triples))), np.zeros(len(triples), dtype=bool)
-    beaten_by = {}
-    for first, second in combinations(range(games.players), 2):
+    """Return the effective score of each triple in each cluster, and which triples have played all three pairings.
+
+    A triple's score is the sum of those of its pairs. So no array has an entry for each game and each triple.
+    """
+    games, clusters = model.games, int(model.games.clusters.max(initial=0)) + 1
+    surprise = games.right_won - model.chances
+    weighted = games.rows * (model.chances * (1 - model.chances))[:, None]
+    absorbed = np.zeros((clusters, games.rows.shape[1]))
+    np.add.at(absorbed, games.clusters, games.rows * surprise[:, None])
+    absorbed = absorbed @ np.linalg.pinv(weighted.T @ games.rows, hermitian=True)
+    pairs = {pair: column for column, pair in enumerate(combinations(range(games.players), 2))}
+    sums, played = np.zeros((clusters, len(pairs))), np.zeros(len(pairs), dtype=bool)
+    for (first, second), column in pairs.items():
         forward = (games.right == first) & (games.wrong == second)
-        backward = (games.right == second) & (games.wrong == first)
-        beaten_by[first, second] = forward.astype(float) - backward.astype(float)
-    for column, (first, second, third) in enumerate(triples):
-        parts = beaten_by[first, second], beaten_by[second, third], -beaten_by[first, third]
-        circles[:, column] = sum(parts)
-        played[column] = all(part.any() for part in parts)
-    weights = (model.chances * (1 - model.chances))[:, None]
-    unpenalized = games.rows.T @ (weights * games.rows)
-    absorbed = games.rows @ (np.linalg.pinv(unpenalized, hermitian=True) @ (games.rows.T @ (weights * circles)))
-    scores = (circles - absorbed) * (games.right_won - model.chances)[:, None]
-    sums = np.zeros((int(games.clusters.max(initial=0)) + 1, len(triples)))
-    np.add.at(sums, games.clusters, scores)
-    return sums[np.bincount(games.clusters) > 0], played
+        chosen = np.flatnonzero(forward | ((games.right == second) & (games.wrong == first)))
+        beaten = np.where(forward[chosen], 1.0, -1.0)
+        scores = np.bincount(games.clusters[chosen], beaten * surprise[chosen], minlength=clusters)
+        sums[:, column], played[column] = scores - absorbed @ (beaten @ weighted[chosen]), len(chosen) > 0
+    sums = sums[np.bincount(games.clusters) > 0]
+    columns = np.array([[pairs[a, b], pairs[b, c], pairs[a, c]] for a, b, c in triples]).T
+    return sums[:, columns[0]] + sums[:, columns[1]] - sums[:, columns[2]], played[columns].all(axis=0)
 
 
 def most_informative(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import tracemalloc
 from itertools import combinations
 
 import numpy as np
@@ -178,6 +180,17 @@ def test_intransitivity_test_rarely_gives_a_false_alarm() -> None:
 def test_missing_intransitivity_test_has_a_reason(games: RatedGames, reason: str) -> None:
     result = intransitivity(RatingModel(games))
     assert (result.p, result.triple, result.reason) == (None, None, reason)
+
+
+def test_intransitivity_test_of_many_players_needs_little_memory() -> None:
+    model = RatingModel(simulate_games([0.1 * player for player in range(12)], 40))
+    tracemalloc.start()
+    try:
+        assert intransitivity(model).p is not None
+        numbers_of_games_and_triples = len(model.games) * math.comb(12, 3)
+        assert tracemalloc.get_traced_memory()[1] < 8 * numbers_of_games_and_triples
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("players", [2, 3, 4, 5, 8])
