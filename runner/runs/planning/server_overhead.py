@@ -21,6 +21,7 @@ from runner.rollouts.plan import Plan, used_models
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.layer_builder import LayerBuilder
 from runner.runs.execution.shared_resources import SharedResources
+from runner.runs.execution.unusable_answers import AnswerCounts
 from runner.runs.planning.loopback_server import loopback_server
 
 CALLS = 1024
@@ -39,6 +40,13 @@ class ServerOverhead:
     """CPU seconds per call, minus those of a call to `dummy`."""
     journal_bytes: float
     """Bytes per call in the journal, without a subtraction."""
+
+
+class _MeasurementAccounting(Accounting):
+    """Counts calls, but not unusable answers: generated answers follow no format, and no game uses them."""
+
+    def count_new_answers(self, counts: AnswerCounts) -> None:
+        del counts
 
 
 def measure_server_overhead(
@@ -95,7 +103,7 @@ def _measure(  # noqa: PLR0917 - only `measure_server_overhead` calls this funct
     requests = iter(_generate_requests(plan, group, prompt_tokens))
     shared = SharedResources([plan])
     costs = CallCosts(used_models(plan))
-    builder = LayerBuilder(plan, folder, costs, Accounting(plan, costs), shared, shared.stop, [])
+    builder = LayerBuilder(plan, folder, costs, _MeasurementAccounting(plan, costs), shared, shared.stop, [])
     seconds: list[float] = []
 
     async def send_all_calls() -> None:
