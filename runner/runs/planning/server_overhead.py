@@ -128,14 +128,15 @@ def _measure(  # noqa: PLR0917 - only `measure_server_overhead` calls this funct
 
 def _generate_requests(plan: Plan, group: str, prompt_tokens: float) -> Iterator[Request]:
     """Yield requests with the first prompt of an agent of the group, for each datapoint in turn, padded to a length."""
-    agents = plan.agents()
+    agents = plan.game_agents()
     name = next(name for name, agent in agents.items() if agent.model_group == group)
-    first_round = plan.spec.protocol.first_active_round(name) or 0
+    first_round = plan.spec.protocol.first_active_round(name.partition(".")[0]) or 0
     points = plan.spec.dataset.datapoints
     number = 0
     while True:
         point = points[number % len(points)]
-        chat = list(agents[name].prompt(Observation(first_round, (), point.columns, candidates=point.answers)))
+        observation = Observation(first_round, (), point.columns, candidates=point.answers)
+        chat = list(agents[name].prompt(agents[name].example_observation(observation)))
         # A token has about 4 characters.
         missing_characters = int(prompt_tokens * 4) - sum(len(message["content"]) for message in chat)
         if missing_characters > 0:
