@@ -112,7 +112,7 @@ def test_the_choice_among_candidates_waits_for_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_run_that_judges_debates_again_is_not_similar_to_one_that_plays_games(tmp_path: Path) -> None:
+def test_runs_of_other_rules_and_runs_that_judge_again_are_not_similar(tmp_path: Path) -> None:
     with run_chat_server(decide=0.0) as server:
         path = spec_file(tmp_path, server.base_url, protocol=FIXED, fine_tune=None)
         run_spec(path, tmp_path / "results", run_id="played")
@@ -120,6 +120,8 @@ def test_a_run_that_judges_debates_again_is_not_similar_to_one_that_plays_games(
     assert done.returncode == 0, done.stderr
     forecast = run_forecast(tmp_path, "--workers", "1", "name=new")
     assert forecast["calls"][0] == 5 * forecast["games"]
+    for other_rules in ("protocol.max_message_rounds=7", "votes=3"):
+        assert not run_forecast(tmp_path, "--workers", "1", "name=new", other_rules)["servers_known"]
     refused = nip_run_here("plan", "spec.yaml", "--workers", "1", "--like", "rejudged", cwd=tmp_path)
     assert "--like rejudged: run rejudged judges the debates of played; name a run that plays games" in refused.stderr
 

@@ -16,13 +16,16 @@ from datetime import datetime
 
 from runner.base.batches import group_pairs
 from runner.base.errors import RunError, UsageError
+from runner.base.hashing import tagged_hash
 from runner.base.storage.parquet import read_tables
 from runner.base.storage.safe_files import open_to_read
 from runner.models.interface import FUNCTION_SUFFIXES
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Manifest
+from runner.results.saved_spec import saved_value
 from runner.rollouts.estimate import estimate_costs, played_rounds
+from runner.rollouts.identity import protocol_content
 from runner.rollouts.plan import Plan, used_models
 from runner.runs.planning.duration_model import GroupUsage, PlannedGames, Rate
 from runner.runs.planning.loopback_server import WORD_BYTES
@@ -87,8 +90,8 @@ class EarlierRun:
 def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierRun | None:
     """Return the statistics of the run `like` or, if `like` is None, of a run with similar games.
 
-    A similar run is the plan's own run if it is finished, or else the newest run with the same protocol and models. If
-    there is no such run, return None.
+    A similar run is the plan's own run if it is finished, or else the newest run of the same game. If there is none, it
+    is the newest run with the same rules, votes and models, or None.
 
     Raises:
         UsageError: the run `like` does not exist, is not finished, or plays another protocol.
@@ -103,15 +106,18 @@ def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierR
     own_run = results.run(plan.run_id)
     if own_run.manifest_path.is_file() and _explain_mismatch(own_run.manifest(), plan) is None:
         return read_statistics(own_run, plan)
-    models = _models_of_plan(plan)
+    models, rules = _models_of_plan(plan), tagged_hash("protocol", protocol_content(plan.spec.protocol))
     similar = [
-        (manifest.started_at, folder.run_id, folder)
+        (manifest.game_sha256 == plan.game_hash, manifest.started_at, folder.run_id, folder)
         for folder, manifest in results.runs_with_manifests()
-        if _explain_mismatch(manifest, plan) is None and _models_of_run(manifest) == models
+        if _explain_mismatch(manifest, plan) is None
+        and manifest.protocol_sha256 == rules
+        and _models_of_run(manifest) == models
     ]
-    if not similar:
-        return None
-    return read_statistics(max(similar, key=lambda run: run[:2])[-1], plan)
+    for *_, folder in sorted(similar, key=lambda run: run[:-1], reverse=True):
+        if (saved_value(folder, "votes") or 1) == plan.spec.experiment.votes:
+            return read_statistics(folder, plan)
+    return None
 
 
 def _explain_mismatch(manifest: Manifest, plan: Plan) -> str | None:
