@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -167,6 +168,12 @@ def test_planted_cycle_of_three_players_is_detected() -> None:
 def test_intransitivity_test_rarely_gives_a_false_alarm() -> None:
     results = [intransitivity(RatingModel(simulate_games([0.8, 0.0, -0.8], 12, seed)), seed).p for seed in range(200)]
     assert sum(p is not None and p < 0.05 for p in results) <= 18  # more has a probability below 1 % at a rate of 5 %
+
+
+def test_results_that_do_not_depend_on_the_players_show_no_circle() -> None:
+    games = simulate_games([0.0, 0.0, 0.0], 20)
+    model = RatingModel(replace(games, right_won=games.clusters % 3 > 0))
+    assert intransitivity(model).p == 1.0
 
 
 @pytest.mark.parametrize(

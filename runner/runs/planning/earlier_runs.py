@@ -106,16 +106,18 @@ def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierR
     own_run = results.run(plan.run_id)
     if own_run.manifest_path.is_file() and _explain_mismatch(own_run.manifest(), plan) is None:
         return read_statistics(own_run, plan)
-    models, rules = _models_of_plan(plan), tagged_hash("protocol", protocol_content(plan.spec.protocol))
+    experiment, rules = plan.spec.experiment, tagged_hash("protocol", protocol_content(plan.spec.protocol))
+    groups = {name: experiment.models[agent.model] for name, agent in experiment.agents.items()}
+    models = {(name, settings.provider, settings.name) for name, settings in groups.items()}
     similar = [
         (manifest.game_sha256 == plan.game_hash, manifest.started_at, folder.run_id, folder)
         for folder, manifest in results.runs_with_manifests()
         if _explain_mismatch(manifest, plan) is None
         and manifest.protocol_sha256 == rules
-        and _models_of_run(manifest) == models
+        and {(row["agent"], row["provider"], row["model"]) for row in manifest.agents} == models
     ]
     for *_, folder in sorted(similar, key=lambda run: run[:-1], reverse=True):
-        if (saved_value(folder, "votes") or 1) == plan.spec.experiment.votes:
+        if (saved_value(folder, "votes") or 1) == experiment.votes:
             return read_statistics(folder, plan)
     return None
 
@@ -171,15 +173,6 @@ def read_statistics(folder: RunFolder, plan: Plan) -> EarlierRun:
         _reported_rates(folder),
         _mean_in_flight(folder.manifest(), seconds),
     )
-
-
-def _models_of_plan(plan: Plan) -> set[tuple[str, str, str]]:
-    agents, models = plan.spec.experiment.agents, plan.spec.experiment.models
-    return {(name, models[agent.model].provider, models[agent.model].name) for name, agent in agents.items()}
-
-
-def _models_of_run(manifest: Manifest) -> set[tuple[str, str, str]]:
-    return {(row["agent"], row["provider"], row["model"]) for row in manifest.agents}
 
 
 def _mean_in_flight(manifest: Manifest, seconds: float) -> float | None:

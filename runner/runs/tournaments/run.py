@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -25,7 +26,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status, TrainingPart
 from runner.results.spec_changes import has_same_spec
 from runner.rollouts.plan import Plan
-from runner.runs.execution.accounting import OnProgress, Progress
+from runner.runs.execution.accounting import Progress
 from runner.runs.execution.spending import spent_on_parts
 from runner.runs.finished.result import FinishedRun
 from runner.runs.session.parallel_runs import run_together
@@ -141,7 +142,13 @@ class _TournamentSession(SessionOfParts):
         """
         log.info("round %d: %d pairings", round_number, len(planned))
         legs = [(number, leg) for number in planned for leg in LEGS]
-        progress = _RoundProgress(f"round {round_number}", self.options.on_progress, len(legs))
+        parts: dict[int, Progress] = {}
+
+        def report(position: int, progress: Progress) -> None:
+            assert self.options.on_progress is not None
+            parts[position] = progress
+            self.options.on_progress(_add_up(f"round {round_number}", list(parts.values())))
+
         runs = [
             GamesRun(
                 plan,
@@ -149,7 +156,7 @@ class _TournamentSession(SessionOfParts):
                 RunOptions(
                     budget=self.options.budget,
                     ask_people=self.options.ask_people,
-                    on_progress=progress.callback_for(position),
+                    on_progress=None if self.options.on_progress is None else partial(report, position),
                     on_rollout=self.options.on_rollout,
                 ),
                 TrainingPart(self.folder.run_id, number, "benchmark"),
@@ -189,33 +196,14 @@ def _cost_share(parts: Sequence[Manifest], more: Mapping[int, int], amount: Call
     return expected / total if total else 0.0
 
 
-class _RoundProgress:
-    """Adds up the progress of the runs of a round."""
-
-    def __init__(self, stage: str, on_progress: OnProgress | None, count: int) -> None:
-        self._stage, self._on_progress = stage, on_progress
-        self._parts: list[Progress | None] = [None] * count
-
-    def callback_for(self, position: int) -> OnProgress | None:
-        """Return the callback of one run."""
-        on_progress = self._on_progress
-        if on_progress is None:
-            return None
-
-        def report(progress: Progress) -> None:
-            self._parts[position] = progress
-            on_progress(self._total())
-
-        return report
-
-    def _total(self) -> Progress:
-        parts = [part for part in self._parts if part is not None]
-        total = Progress(stage=self._stage)
-        for name in ("rollouts", "jobs", "total", "right", "judged"):
-            setattr(total, name, sum(getattr(part, name) for part in parts))
-        total.warnings = {key: text for part in parts for key, text in part.warnings.items()}
-        total.count_calls_of(parts)
-        return total
+def _add_up(stage: str, parts: Sequence[Progress]) -> Progress:
+    """Return the progress of all runs of a round."""
+    total = Progress(stage=stage)
+    for name in ("rollouts", "jobs", "total", "right", "judged"):
+        setattr(total, name, sum(getattr(part, name) for part in parts))
+    total.warnings = {key: text for part in parts for key, text in part.warnings.items()}
+    total.count_calls_of(parts)
+    return total
 
 
 def _rebuild_parts(results: Results, plan: TournamentPlan, folder: RunFolder, allowed: frozenset[KeyUse]) -> None:
