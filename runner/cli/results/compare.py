@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,8 +140,9 @@ def execute(args: argparse.Namespace) -> int:
     if args.flips < 0:
         raise UsageError(f"--flips {args.flips}: the number of flips must be 0 or more")
     args.metric = args.metric or RANKING_METRIC
-    worst = _find_worst(args, results) if args.worst else None
-    comparison = _compare_runs(args, results)
+    with unreadable_runs_as_usage_errors(args):
+        worst = _find_worst(args, results) if args.worst else None
+        comparison = _compare_runs(args, results)
     code = exit_code(assertion.held for assertion in comparison.asserted)
     if args.json:
         worst_json = {} if worst is None else {"worst": asdict(worst)}
@@ -178,9 +180,9 @@ def _compare_runs(args: argparse.Namespace, results: Results) -> Comparison:
     """Compare the requested systems.
 
     Raises:
-        UsageError: the runs cannot be compared, or a run cannot be read, so that no assertion can be judged.
-        RunError: without assertions: a file of a run is missing or damaged.
-        OSError: without assertions: a file cannot be read.
+        UsageError: the runs cannot be compared.
+        RunError: a file of a run is missing or damaged.
+        OSError: a file cannot be read.
     """
     from runner.analysis.comparison import AnalysisScores
     from runner.results.comparison.comparison import ComparisonOptions, compare_systems
@@ -189,10 +191,16 @@ def _compare_runs(args: argparse.Namespace, results: Results) -> Comparison:
     options = ComparisonOptions(
         args.metric, args.by, args.baseline, args.asserts, args.margin, args.ceiling, analyses=AnalysisScores()
     )
+    return compare_systems(systems, results, options)
+
+
+@contextmanager
+def unreadable_runs_as_usage_errors(args: argparse.Namespace) -> Iterator[None]:
+    """Raise the error of an unreadable run as `UsageError` if there are assertions; code 1 means that one fails."""
     try:
-        return compare_systems(systems, results, options)
+        yield
     except (RunError, OSError) as error:
-        if args.asserts:  # exit code 1 would mean that an assertion fails
+        if args.asserts:
             raise UsageError(f"the assertions were not judged, because a run cannot be read: {error}") from error
         raise
 

@@ -390,6 +390,8 @@ def test_a_lost_part_of_the_last_round_is_neither_ignored_nor_played_again(tmp_p
         shutil.move(tmp_path / "lost", tmp_path / "results" / "runs" / f"{result.run_id}-p0a")
         assert nip_run_here("spec.yaml", cwd=tmp_path).returncode == 0
         assert server.requests == requests
+    result.folder.manifest_path.write_text("{")
+    assert nip_run_here(*arguments, cwd=tmp_path).returncode == ExitCode.USAGE
 
 
 @pytest.mark.full
