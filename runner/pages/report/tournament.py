@@ -75,7 +75,11 @@ def tournament_page(folder: RunFolder, here: Collection[str], *, titled: bool, h
         run=run,
         here=here,
         picture=_picture(folder.run_id, metrics),
-        ratings=list(_rating_rows(metrics)),
+        ratings=[
+            RatingRow(player, elo["overall"], elo["right"], elo["wrong"], rows["overall"]["n"])
+            for player, rows in ratings_by_player(metrics).items()
+            for elo in [{side: format_elo(row) for side, row in rows.items()}]
+        ],
         remarks=[*effect_lines(metrics, full=True), *note_lines(metrics)],
         players=players,
         cross_table=list(zip(players, cells, strict=True)),
@@ -115,16 +119,3 @@ def _picture(run_id: str, metrics: Mapping[str, object]) -> Markup | None:
     ]
     title = "Ratings by side in Elo points"
     return forest(estimates, ChartFrame(title, key=f"ratings-{run_id}"), reference=0.0) if estimates else None
-
-
-def _rating_rows(metrics: Mapping[str, object]) -> list[RatingRow]:
-    return [
-        RatingRow(
-            player,
-            format_elo(rows["overall"]),
-            format_elo(rows["right"]),
-            format_elo(rows["wrong"]),
-            rows["overall"]["n"],
-        )
-        for player, rows in ratings_by_player(metrics).items()
-    ]

@@ -61,6 +61,10 @@ def measure_server_overhead(
     """
     settings = plan.spec.experiment.models[model_group]
     dummy = ModelSettings(provider="dummy", answer_words=words, chat_format=settings.chat_format)
+    live = replace(
+        settings, provider="openai", model=settings.name, base_url=None, api_key_env=None, requests_per_minute=None,
+        tokens_per_minute=None, batch=False, logprobs=None, top_logprobs=None, headers=None,
+    )  # fmt: skip
 
     def measure(run_id: str, model_settings: ModelSettings, clock: Callable[[], float]) -> tuple[float, float]:
         measurement_plan = _plan_measurement(plan, model_settings)
@@ -68,18 +72,10 @@ def measure_server_overhead(
 
     with loopback_server(words, int(prompt_tokens)) as server:
         server_seconds, journal_bytes = measure(
-            "live", _settings_for_server(settings, server.address), lambda: time.process_time() - server.cpu_seconds
+            "live", replace(live, base_url=server.address), lambda: time.process_time() - server.cpu_seconds
         )
     dummy_seconds, _ = measure("dummy", dummy, time.process_time)
     return ServerOverhead(max(server_seconds - dummy_seconds, 0.0), journal_bytes)
-
-
-def _settings_for_server(settings: ModelSettings, address: str) -> ModelSettings:
-    return replace(
-        settings, provider="openai", model=settings.name, base_url=address, api_key_env=None,
-        requests_per_minute=None, tokens_per_minute=None, batch=False, logprobs=None, top_logprobs=None,
-        headers=None,
-    )  # fmt: skip
 
 
 def _plan_measurement(plan: Plan, settings: ModelSettings) -> Plan:

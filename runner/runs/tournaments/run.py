@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,12 +45,8 @@ _EXAMPLE = re.compile(r"\([^()]*\)|[\d,]*\d|; .*", re.DOTALL)
 """The parts that differ between notes of one kind: numbers, examples and advice. The log of each run has all notes."""
 RESERVE = 1.1
 """A round starts only if the budget allows this multiple of the expected cost of its games."""
-_AMOUNTS: Sequence[Callable[[Manifest], float]] = (
-    lambda part: part.cost_usd or 0.0,
-    lambda part: (part.prompt_tokens or 0) + (part.completion_tokens or 0),
-    lambda part: part.completions or 0,
-)
-"""The dollars, tokens and calls of a part."""
+_COUNTS = (("cost_usd",), ("prompt_tokens", "completion_tokens"), ("completions",))
+"""The counts in a manifest that are the dollars, tokens and calls of a run."""
 
 
 def play_tournament(plan: TournamentPlan, results: Results, run_id: str, options: RunOptions) -> FinishedRun:
@@ -96,12 +92,12 @@ class _TournamentSession(SessionOfParts):
 
     def _finish_recorded_rounds(self, rounds: RoundLog) -> None:
         """Finish the last recorded round, and read the games of all rounds."""
-        played = datapoints_played(rounds.rounds)
-        if rounds.rounds:
-            self._play_round(rounds.rounds[-1], len(rounds.rounds))
-        for number in played.keys() - (rounds.rounds[-1].keys() if rounds.rounds else ()):
-            for leg in LEGS:
-                self._games.read(self.plan.pairings[number], leg, self._part(number, leg))
+        if not rounds.rounds:
+            return
+        self._play_round(rounds.rounds[-1], len(rounds.rounds))
+        for number, leg in product(datapoints_played(rounds.rounds).keys() - rounds.rounds[-1].keys(), LEGS):
+            part = self.folder.sibling(part_run_id(self.folder.run_id, number, leg))
+            self._games.read(self.plan.pairings[number], leg, part)
 
     def _next_round(self, rounds: RoundLog) -> Round:
         """Return the next round; empty if the tournament ends because of its number of games or its budget."""
@@ -127,11 +123,8 @@ class _TournamentSession(SessionOfParts):
         """Return the expected cost of further games, by pairing, from the cost of this tournament's games so far."""
         parts = [part.manifest() for part in self.results.parts_of(self.folder.run_id)]
         spent = budget.spent - self._spent_before_by_others
-        usd, tokens, completions = (RESERVE * _cost_share(parts, more, amount) for amount in _AMOUNTS)
+        usd, tokens, completions = (RESERVE * _cost_share(parts, more, names) for names in _COUNTS)
         return UsageTotals(spent.usd * usd, round(spent.tokens * tokens), round(spent.completions * completions))
-
-    def _part(self, number: int, leg: str) -> RunFolder:
-        return self.folder.sibling(part_run_id(self.folder.run_id, number, leg))
 
     def _play_round(self, planned: Round, round_number: int) -> None:
         """Play the games of a round that are not finished, and read all its games.
@@ -169,8 +162,7 @@ class _TournamentSession(SessionOfParts):
 
     def _leg_plan(self, number: int, leg: str, datapoints: int) -> Plan:
         spec = self.plan.leg_spec(self.plan.pairings[number], leg, datapoints)
-        recorded = {**spec.recorded_fields, "sources": self.manifest.sources}
-        return Plan(replace(spec, recorded_fields=recorded))
+        return Plan(replace(spec, recorded_fields={**spec.recorded_fields, "sources": self.manifest.sources}))
 
     def _on_leg_end(self, number: int, leg: str, result: FinishedRun) -> None:
         notes = {_EXAMPLE.sub("", line): line for line in result.notes}
@@ -181,14 +173,14 @@ class _TournamentSession(SessionOfParts):
         self._games.read(self.plan.pairings[number], leg, result.folder)
 
 
-def _cost_share(parts: Sequence[Manifest], more: Mapping[int, int], amount: Callable[[Manifest], float]) -> float:
-    """Return the cost of further games, by pairing, as a share of the cost of the parts' games.
+def _cost_share(parts: Sequence[Manifest], more: Mapping[int, int], names: Sequence[str]) -> float:
+    """Return the cost of further games, by pairing, as a share of that of the parts' games: the sum of these counts.
 
     A game costs as much as its pairing's games so far or, if there are none, as the mean of all games.
     """
     costs, games = defaultdict[int | None, float](float), Counter[int | None]()
     for part in parts:
-        costs[part.iteration] += amount(part)
+        costs[part.iteration] += sum(getattr(part, name) or 0 for name in names)
         games[part.iteration] += part.rollouts or 0
     total = sum(costs.values())
     mean = total / max(games.total(), 1)

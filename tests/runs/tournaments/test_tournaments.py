@@ -273,7 +273,7 @@ def test_the_expected_cost_of_a_round_is_that_of_its_pairings() -> None:
     parts: Any = [SimpleNamespace(iteration=n, rollouts=10, cost_usd=usd) for n, usd in ((0, 9.0), (0, 9.0), (1, 2.0))]
 
     def expected_cost(more: dict[int, int]) -> float:
-        return 20 * _cost_share(parts, more, lambda part: part.cost_usd or 0.0)
+        return 20 * _cost_share(parts, more, ("cost_usd",))
 
     assert expected_cost({0: 4}) == pytest.approx(4 * 0.9)
     assert expected_cost({0: 4, 1: 5}) == pytest.approx(4 * 0.9 + 5 * 0.2)
