@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import UsageError
 from runner.base.text import (
     counted,
     decimal,
@@ -30,6 +29,7 @@ from runner.base.text import (
     with_interval,
 )
 from runner.cli.arguments import RUN_HELP
+from runner.cli.results.compare_players import compare_players, unreadable_runs_as_usage_errors
 from runner.cli.terminal.output import note, print_heading, print_json, print_table, say
 from runner.results.default_folder import results_arguments
 
@@ -133,8 +133,6 @@ def execute(args: argparse.Namespace) -> int:
 
     results: Results = args.results
     if args.players:
-        from runner.cli.results.compare_players import compare_players
-
         return compare_players(args, results)
     args.flips = DEFAULT_FLIPS if args.flips is None else args.flips
     if args.flips < 0:
@@ -192,17 +190,6 @@ def _compare_runs(args: argparse.Namespace, results: Results) -> Comparison:
         args.metric, args.by, args.baseline, args.asserts, args.margin, args.ceiling, analyses=AnalysisScores()
     )
     return compare_systems(systems, results, options)
-
-
-@contextmanager
-def unreadable_runs_as_usage_errors(args: argparse.Namespace) -> Iterator[None]:
-    """Raise the error of an unreadable run as `UsageError` if there are assertions; code 1 means that one fails."""
-    try:
-        yield
-    except (RunError, OSError) as error:
-        if args.asserts:
-            raise UsageError(f"the assertions were not judged, because a run cannot be read: {error}") from error
-        raise
 
 
 def _split_system(argument: str) -> list[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from runner.base.errors import UsageError
+from runner.base.errors import RunError, UsageError
 from runner.base.text import comma_join, did_you_mean
-from runner.cli.results.compare import unreadable_runs_as_usage_errors
 from runner.cli.terminal.output import print_json, print_table, say, say_wrapped
 
 if TYPE_CHECKING:
@@ -56,6 +56,17 @@ def compare_players(args: argparse.Namespace, results: Results) -> int:
     for assertion, result in judged.items():
         say(f"{result}: {assertion.text}   ({first} minus {second})")
     return code
+
+
+@contextmanager
+def unreadable_runs_as_usage_errors(args: argparse.Namespace) -> Iterator[None]:
+    """Raise the error of an unreadable run as `UsageError` if there are assertions; code 1 means that one fails."""
+    try:
+        yield
+    except (RunError, OSError) as error:
+        if args.asserts:
+            raise UsageError(f"the assertions were not judged, because a run cannot be read: {error}") from error
+        raise
 
 
 def _check_options(args: argparse.Namespace) -> None:

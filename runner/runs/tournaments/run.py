@@ -78,8 +78,8 @@ class _TournamentSession(SessionOfParts):
         self.manifest = replace(self.manifest, agents=self.plan.agent_rows())
         self._games = TournamentGames(self.plan)
         budget = self.options.budget
-        own = UsageTotals() if budget is None else spent_on_parts(self.results, self.folder.run_id)
-        self._spent_before_by_others = UsageTotals() if budget is None else budget.spent - own
+        spent_here = UsageTotals() if budget is None else spent_on_parts(self.results, self.folder.run_id)
+        self._spent_before_by_others = UsageTotals() if budget is None else budget.spent - spent_here
 
     def play(self) -> Mapping[str, Any]:
         """Play all rounds that are not finished, and return the ratings. The errors are those of `play_tournament`."""
@@ -168,8 +168,8 @@ class _TournamentSession(SessionOfParts):
         notes = {_EXAMPLE.sub("", line): line for line in result.notes}
         # The notes of an earlier round about the same games are outdated.
         self._notes = [line for line in self._notes if not line.startswith(f"{result.folder.run_id}: ")]
-        known = {_EXAMPLE.sub("", line.partition(": ")[2]) for line in self._notes}
-        self.accept_part(replace(result, notes=tuple(line for kind, line in notes.items() if kind not in known)))
+        old_kinds = {_EXAMPLE.sub("", line.partition(": ")[2]) for line in self._notes}
+        self.accept_part(replace(result, notes=tuple(line for kind, line in notes.items() if kind not in old_kinds)))
         self._games.read(self.plan.pairings[number], leg, result.folder)
 
 
