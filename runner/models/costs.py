@@ -98,9 +98,10 @@ class CallCosts:
     def record_charge(self, request: Request, completion: Completion) -> UsageTotals | None:
         """Add the amount that a budget counts for an answered call to `recorded_usd`. Return it if a record needs it.
 
-        A record does not need it if it equals the call's cost and the usage is not estimated, or if another run paid.
+        A record does not need it if it equals the call's cost and the usage is not estimated, if another run paid, or
+        if a function answered.
         """
-        if completion.from_cache:
+        if completion.from_cache or request.sample.calls_function:
             return None
         charge, cost = self.charge(request, completion), self.actual_cost(request.group, completion)
         is_more = charge.usd > cost.usd or charge.tokens > cost.tokens

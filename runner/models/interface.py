@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from runner.game.prompts.chat import ChatMessage
 
 
+FUNCTION_SUFFIXES = (".checker", ".function")
+"""Ends of the agent's name in samples that functions answer: labels of answers, and selections of candidates."""
+
+
 class SampleKey(NamedTuple):
     """Identifies a sample: a request of a run and the answer to it, by game, round, agent and attempt.
 
@@ -34,6 +38,11 @@ class SampleKey(NamedTuple):
     def fields(self) -> list[Any]:
         """Return the key as a list for records. Vote 0 is left out, because earlier versions had no votes."""
         return list(self if self.vote else self[:-1])
+
+    @property
+    def calls_function(self) -> bool:
+        """Whether a Python function of the user answers, not a model."""
+        return self.agent.endswith(FUNCTION_SUFFIXES)
 
 
 def session_id_of(sample: SampleKey) -> str:

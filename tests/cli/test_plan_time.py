@@ -11,6 +11,12 @@ from typing import Any
 import pytest
 
 from runner.models.layers.limits import GroupLimit
+from runner.rollouts.estimate import estimate_costs
+from runner.rollouts.plan import Plan
+from runner.runs.planning.earlier_runs import read_statistics
+from runner.spec.loader import load_spec
+from tests.support.hidden_passages import passages_spec
+from tests.support.paths import ROOT
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.runs import run_spec, table
 from tests.support.servers.chat_client import run_chat_server
@@ -71,6 +77,53 @@ def test_pilot_run_supplies_server_latency_and_rate_limits(tmp_path: Path, caplo
     slow = run_forecast(tmp_path, "--workers", "1", "models.m.requests_per_minute=600", run=nip_run)
     assert slow["bottleneck"] == "provider's limit"
     assert slow["calls_per_second"] == pytest.approx(10000 / 994.5)
+
+
+@pytest.mark.full
+def test_games_with_selectors_and_checkers_are_predicted_without_calls_of_functions(tmp_path: Path) -> None:
+    for name in ("best_of_n_debate", "prover_estimator"):
+        path = ROOT / "specs" / f"{name}.yaml"
+        (estimate,) = estimate_costs(Plan(load_spec(path)))
+        arguments = ("plan", str(path), "--workers", "1", *QUICK, "--json")
+        first = nip_run_here(*arguments, cwd=tmp_path)
+        run_spec(path, tmp_path / "results")
+        for process in (first, nip_run_here(*arguments, "name=again", cwd=tmp_path)):
+            assert process.returncode == 0, process.stderr
+            assert json.loads(process.stdout)[0]["time"]["calls"] == [*estimate.calls]
+
+
+@pytest.mark.full
+def test_the_choice_among_candidates_waits_for_them(tmp_path: Path) -> None:
+    rules = {
+        "cycle": [
+            {"speak": {"p0": ["main"]}, "best_of": {"n": 3, "by": "preference"}}, {"speak": {"judge": ["main"]}},
+        ],
+        "parameters": {"max_message_rounds": 2, "min_message_rounds": 2},
+    }  # fmt: skip
+    with run_chat_server(text="Best: 1\nDecision: accept", latency=0.2) as server:
+        models = {"m": {"provider": "openai", "model": "x", "base_url": server.base_url}}
+        path = passages_spec(tmp_path, rules, models=models)
+        (tmp_path / "prompts" / "p0.preference.jinja").write_text("{{ speech_candidates }}")
+        run = run_spec(path, tmp_path / "results")
+    games = read_statistics(run.folder, Plan(load_spec(path))).games
+    assert (games.calls_per_game, games.steps) == (5, 3)
+    assert games.wait_seconds is not None
+    assert games.wait_seconds > 3 * 0.19
+
+
+@pytest.mark.full
+def test_runs_of_other_rules_and_runs_that_judge_again_are_not_similar(tmp_path: Path) -> None:
+    with run_chat_server(decide=0.0) as server:
+        path = spec_file(tmp_path, server.base_url, protocol=FIXED, fine_tune=None)
+        run_spec(path, tmp_path / "results", run_id="played")
+        done = nip_run_here("rejudge", "played", "--run-id", "rejudged", "-q", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    forecast = run_forecast(tmp_path, "--workers", "1", "name=new")
+    assert forecast["calls"][0] == 5 * forecast["games"]
+    for other_rules in ("protocol.max_message_rounds=7", "votes=3"):
+        assert not run_forecast(tmp_path, "--workers", "1", "name=new", other_rules)["servers_known"]
+    refused = nip_run_here("plan", "spec.yaml", "--workers", "1", "--like", "rejudged", cwd=tmp_path)
+    assert "--like rejudged: run rejudged judges the debates of played; name a run that plays games" in refused.stderr
 
 
 @pytest.mark.full

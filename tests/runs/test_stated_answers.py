@@ -21,6 +21,8 @@ from runner.rollouts.agents.environment import Environment
 from runner.rollouts.estimate import estimate_costs, max_calls
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome
+from runner.runs.execution.spending import max_spending
+from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.selection import ReplayOf
 from runner.spec.loader import load_spec
 from tests.support.hidden_passages import passages_spec, play_script
@@ -169,6 +171,19 @@ def test_the_estimator_design_continues_with_the_picked_claim_at_a_server(tmp_pa
 
 
 # Labels
+
+
+@pytest.mark.full
+def test_a_budget_counts_no_call_of_a_function(tmp_path: Path) -> None:
+    with run_chat_server(text="I computed it.\nAnswer: 22\nDecision: accept") as server:
+        model = {
+            "provider": "openai", "model": "x", "base_url": server.base_url, "max_tokens": 200,
+            "price": {"input": 1, "output": 10},
+        }  # fmt: skip
+        path = stating_spec(tmp_path, ANSWER_RULES, FUNCTION, "return True", models={"m": model}, budget={"usd": 5})
+        run = run_spec(path, tmp_path / "results")
+        assert max_spending(saved_plan(run.folder), run.folder).completions == server.requests > 0
+    assert run.manifest.cost_usd_at_most == run.manifest.cost_usd
 
 
 @pytest.mark.parametrize("label", [0, 1])

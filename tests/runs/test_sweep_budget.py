@@ -11,13 +11,18 @@ from typing import Any
 import pytest
 
 from runner.base.errors import UsageError
+from runner.base.exit_codes import ExitCode
 from runner.results.leaderboard.results_folder import Results
+from runner.results.manifest import Status
 from runner.rollouts.plan import Plan
+from runner.runs.execution.spending import max_spending
+from runner.runs.finished.reconstruction import saved_plan
 from runner.spec.loader import load_specs
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, environment, nip_run, nip_run_here, start_nip_run_silently, wait_until
 from tests.support.runs import journal_records
 from tests.support.servers.batch_client import BatchProvider, run_batch_provider
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 INPUT_PRICE, OUTPUT_PRICE = 100.0, 400.0
@@ -117,6 +122,19 @@ def test_without_a_budget_the_points_of_a_sweep_are_not_locked(tmp_path: Path) -
             assert done.returncode == 0, done.stderr
             assert process.wait(HANG_SECONDS) == 0
     assert all(count_records(tmp_path, run_id) > 0 for run_id in runs)
+
+
+@pytest.mark.gate
+def test_points_with_different_budgets_do_not_share_one(tmp_path: Path) -> None:
+    with run_chat_server() as server:
+        points = [{"seed": 1, "budget": {"completions": 1000}}, {"seed": 2, "budget": {"completions": 5}}]
+        path = spec_file(tmp_path, server.base_url, size=4, sweep=points)
+        large, small = [Plan(spec).run_id for spec in load_specs(path)]
+        done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
+        assert done.returncode == ExitCode.BUDGET, done.stderr
+        runs = Results(tmp_path / "results")
+        assert runs.run(large).manifest().status == Status.DONE
+        assert 0 < max_spending(saved_plan(runs.run(small)), runs.run(small)).completions <= 5
 
 
 @pytest.mark.full

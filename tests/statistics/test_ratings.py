@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import tracemalloc
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -167,6 +170,12 @@ def test_intransitivity_test_rarely_gives_a_false_alarm() -> None:
     assert sum(p is not None and p < 0.05 for p in results) <= 18  # more has a probability below 1 % at a rate of 5 %
 
 
+def test_results_that_do_not_depend_on_the_players_show_no_circle() -> None:
+    games = simulate_games([0.0, 0.0, 0.0], 20)
+    model = RatingModel(replace(games, right_won=games.clusters % 3 > 0))
+    assert intransitivity(model).p == 1.0
+
+
 @pytest.mark.parametrize(
     ("games", "reason"),
     [
@@ -178,6 +187,17 @@ def test_intransitivity_test_rarely_gives_a_false_alarm() -> None:
 def test_missing_intransitivity_test_has_a_reason(games: RatedGames, reason: str) -> None:
     result = intransitivity(RatingModel(games))
     assert (result.p, result.triple, result.reason) == (None, None, reason)
+
+
+def test_intransitivity_test_of_many_players_needs_little_memory() -> None:
+    model = RatingModel(simulate_games([0.1 * player for player in range(12)], 40))
+    tracemalloc.start()
+    try:
+        assert intransitivity(model).p is not None
+        numbers_of_games_and_triples = len(model.games) * math.comb(12, 3)
+        assert tracemalloc.get_traced_memory()[1] < 8 * numbers_of_games_and_triples
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("players", [2, 3, 4, 5, 8])

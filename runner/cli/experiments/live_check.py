@@ -12,7 +12,7 @@ from runner.base.text import comma_join, counted, dollars, in_one_line
 from runner.cli.terminal.output import print_heading, say
 from runner.models.api_keys import KeyUse, host_of
 from runner.models.costs import CallCosts
-from runner.models.layers.budget import Budget
+from runner.models.layers.budget import Budget, BudgetSettings
 from runner.models.usage_totals import UsageTotals
 from runner.rollouts.plan import used_models
 from runner.runs.finished.selection import OWN_RUN
@@ -70,12 +70,13 @@ def check_servers(
 
 def _targets_of(points: Sequence[SpecPoint], results: Results, allowed: Collection[KeyUse]) -> Iterator[_Target]:
     """Yield each server once. The points of a spec share a budget, which includes what their runs have spent."""
-    budgets: dict[str, Budget] = {}
+    budgets: dict[tuple[str, BudgetSettings], Budget] = {}
     checked: list[tuple[str, ModelSettings]] = []
     for point in points:
         check_trust(point.plan, None, allowed)
         games = point.plan.games
-        budget = budgets.setdefault(point.path, Budget(games.shard_experiment.budget))
+        settings = games.shard_experiment.budget
+        budget = budgets.setdefault((point.path, settings), Budget(settings))
         budget.add_spent(spending_of_plan(point.plan, results, choose_run_id(point.plan, results, OWN_RUN)))
         models = used_models(games)
         for group, server in [(name, server) for name in models for server in settings_to_check(models[name])]:

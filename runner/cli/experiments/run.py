@@ -230,7 +230,8 @@ class RunCommand:
             manual_models=_parse_model_names(self.args.set_model),
             allowed_keys=self._allowed,
         )
-        return PlannedRun(point.plan, self._run_id(point), options, budget_key=point.path)
+        budget_key = point.path, point.spec.experiment.budget
+        return PlannedRun(point.plan, self._run_id(point), options, budget_key)
 
     def _on_point_end(self, display: Display, index: int, result: FinishedRun | Waiting) -> None:
         """Print the result of a point, or record that the point waits for models."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import UsageError
 from runner.base.text import (
     counted,
     decimal,
@@ -29,6 +29,7 @@ from runner.base.text import (
     with_interval,
 )
 from runner.cli.arguments import RUN_HELP
+from runner.cli.results.compare_players import compare_players, unreadable_runs_as_usage_errors
 from runner.cli.terminal.output import note, print_heading, print_json, print_table, say
 from runner.results.default_folder import results_arguments
 
@@ -132,15 +133,14 @@ def execute(args: argparse.Namespace) -> int:
 
     results: Results = args.results
     if args.players:
-        from runner.cli.results.compare_players import compare_players
-
         return compare_players(args, results)
     args.flips = DEFAULT_FLIPS if args.flips is None else args.flips
     if args.flips < 0:
         raise UsageError(f"--flips {args.flips}: the number of flips must be 0 or more")
     args.metric = args.metric or RANKING_METRIC
-    worst = _find_worst(args, results) if args.worst else None
-    comparison = _compare_runs(args, results)
+    with unreadable_runs_as_usage_errors(args):
+        worst = _find_worst(args, results) if args.worst else None
+        comparison = _compare_runs(args, results)
     code = exit_code(assertion.held for assertion in comparison.asserted)
     if args.json:
         worst_json = {} if worst is None else {"worst": asdict(worst)}
@@ -178,9 +178,9 @@ def _compare_runs(args: argparse.Namespace, results: Results) -> Comparison:
     """Compare the requested systems.
 
     Raises:
-        UsageError: the runs cannot be compared, or a run cannot be read, so that no assertion can be judged.
-        RunError: without assertions: a file of a run is missing or damaged.
-        OSError: without assertions: a file cannot be read.
+        UsageError: the runs cannot be compared.
+        RunError: a file of a run is missing or damaged.
+        OSError: a file cannot be read.
     """
     from runner.analysis.comparison import AnalysisScores
     from runner.results.comparison.comparison import ComparisonOptions, compare_systems
@@ -189,12 +189,7 @@ def _compare_runs(args: argparse.Namespace, results: Results) -> Comparison:
     options = ComparisonOptions(
         args.metric, args.by, args.baseline, args.asserts, args.margin, args.ceiling, analyses=AnalysisScores()
     )
-    try:
-        return compare_systems(systems, results, options)
-    except (RunError, OSError) as error:
-        if args.asserts:  # exit code 1 would mean that an assertion fails
-            raise UsageError(f"the assertions were not judged, because a run cannot be read: {error}") from error
-        raise
+    return compare_systems(systems, results, options)
 
 
 def _split_system(argument: str) -> list[str]:

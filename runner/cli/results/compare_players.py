@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from runner.base.errors import RunError, UsageError
@@ -29,18 +30,14 @@ def compare_players(args: argparse.Namespace, results: Results) -> int:
     """
     _check_options(args)
     assertions = [_parse(text) for text in args.asserts]
-    folder = results.find(args.runs[0])
-    if not folder.manifest().is_tournament:
-        raise UsageError(f"--players: run {folder.run_id} is not a tournament; name a tournament, or omit --players")
     from runner.results.comparison.assertions import exit_code
     from runner.runs.tournaments.summary import games_of, player_differences
 
-    try:
+    with unreadable_runs_as_usage_errors(args):
+        folder = results.find(args.runs[0])
+        if not folder.manifest().is_tournament:
+            raise UsageError(f"--players: run {folder.run_id} is not a tournament; name one, or omit --players")
         games = games_of(folder)
-    except RunError as error:
-        if args.asserts:  # exit code 1 would mean that an assertion fails
-            raise UsageError(f"the assertions were not judged, because a run cannot be read: {error}") from error
-        raise
     _check_players(args.players, games.plan.players, folder.run_id)
     first, second = args.players
     rows = player_differences(games, first, second)
@@ -59,6 +56,17 @@ def compare_players(args: argparse.Namespace, results: Results) -> int:
     for assertion, result in judged.items():
         say(f"{result}: {assertion.text}   ({first} minus {second})")
     return code
+
+
+@contextmanager
+def unreadable_runs_as_usage_errors(args: argparse.Namespace) -> Iterator[None]:
+    """Raise the error of an unreadable run as `UsageError` if there are assertions; code 1 means that one fails."""
+    try:
+        yield
+    except (RunError, OSError) as error:
+        if args.asserts:
+            raise UsageError(f"the assertions were not judged, because a run cannot be read: {error}") from error
+        raise
 
 
 def _check_options(args: argparse.Namespace) -> None:

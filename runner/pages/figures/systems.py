@@ -78,7 +78,7 @@ def systems_of(folders: Sequence[RunFolder]) -> list[FigureSystem]:
     if training:
         raise UsageError(
             f"{comma_join(training)}: a training run or tournament has no games of its own; name the runs of its tests "
-            "or pairings (`nip-run runs` lists them), or plot learning_curve"
+            "or pairings (`nip-run runs -v` lists them), or plot learning_curve"
         )
     unfinished = [f"{manifest.run_id} is {manifest.status}" for manifest in manifests if manifest.status not in PLAYED]
     if unfinished:

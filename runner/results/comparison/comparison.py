@@ -361,7 +361,7 @@ class _Comparer:
                 "comparisons with RUN"
             )
         if by:
-            notes += untested_slices_note(by, [row.p is not None for row, _ in slices])
+            notes += untested_slices_note(by, [row.groups > 1 for row, _ in slices])
         return Comparison(
             metric,
             by,

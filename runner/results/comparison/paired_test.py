@@ -122,7 +122,7 @@ def run_paired_test(
     elif stopped:
         difference, p, difference_at = drop_error(difference), None, lambda _: drop_error(difference)
     base_value, other_value = (
-        _weighted_mean(weights, values)
+        math.fsum(weight * value for weight, value in zip(weights, values, strict=True)) / math.fsum(weights)
         for values in ([_mean(row.base) for row in rows], [_mean(row.other) for row in rows])
     )
     mid_p = None if stopped or not measure.is_proportion else _mcnemar_of_single_plays(rows, difference.groups)
@@ -151,10 +151,6 @@ class _Row:
 def drop_error(difference: Difference) -> Difference:
     """Return a difference without its error and interval."""
     return Difference(difference.value, None, None, None, None, difference.groups)
-
-
-def _weighted_mean(weights: Sequence[float], values: Sequence[float]) -> float:
-    return math.fsum(weight * value for weight, value in zip(weights, values, strict=True)) / math.fsum(weights)
 
 
 def _mcnemar_of_single_plays(rows: Sequence[_Row], groups: int) -> float | None:

@@ -493,7 +493,10 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "rank": "the first rank in the run's 95 % confidence set, within its list",
         "rank_last": "the last rank in the run's 95 % confidence set",
     },
-    "rank_tests": {"p": "p-value of the sign-flip test of the two runs; 1 if the test favors the lower-ranked run"},
+    "rank_tests": {
+        "leader": "the run of the pair whose id comes first in the alphabet",
+        "p": "p-value of the sign-flip test of the two runs; 1 if the test favors the lower-ranked run",
+    },
     "flips": {
         "run_a": "the first run; each pair is listed in both orders",
         "right_in": "the run with mostly right verdicts; in the other run most are wrong",

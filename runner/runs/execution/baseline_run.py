@@ -70,7 +70,7 @@ def finished_spec(run: RunFolder, name: str) -> Spec:
     manifest = run.manifest()
     if manifest.has_parts:
         runs = "runs" if manifest.is_tournament else "test runs"
-        raise UsageError(f"{name} is {manifest.kind_name}; name one of its {runs} (`nip-run runs` lists them)")
+        raise UsageError(f"{name} is {manifest.kind_name}; name one of its {runs} (`nip-run runs -v` lists them)")
     if manifest.status not in PLAYED or not run.table("rollouts").is_file():
         raise UsageError(f"{name} is {manifest.status}; finish it first: nip-run {run.path}")
     try:

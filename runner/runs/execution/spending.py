@@ -85,7 +85,7 @@ def measure_spending(plan: Plan, folder: RunFolder) -> Spending:
             answers += len(record.completion.choices) if isinstance(record, CallRecord) else 1
         if isinstance(record, (CallRecord, FailureRecord, LostRecord)) and record.charged is not None:
             total += record.charged
-        elif isinstance(record, CallRecord) and not record.completion.from_cache:
+        elif isinstance(record, CallRecord) and not record.completion.from_cache and not record.sample.calls_function:
             total += costs.actual_cost(plan.group_of(record.sample), record.completion)
     return Spending(usd, total + abandoned.max_cost, answers)
 

@@ -16,43 +16,55 @@ from datetime import datetime
 
 from runner.base.batches import group_pairs
 from runner.base.errors import RunError, UsageError
+from runner.base.hashing import tagged_hash
 from runner.base.storage.parquet import read_tables
 from runner.base.storage.safe_files import open_to_read
+from runner.models.interface import FUNCTION_SUFFIXES
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Manifest
+from runner.results.saved_spec import saved_value
 from runner.rollouts.estimate import estimate_costs, played_rounds
+from runner.rollouts.identity import protocol_content
 from runner.rollouts.plan import Plan, used_models
 from runner.runs.planning.duration_model import GroupUsage, PlannedGames, Rate
 from runner.runs.planning.loopback_server import WORD_BYTES
 
-_AGENTS_QUERY = """
+_BY_MODELS = "latency_ms IS NOT NULL AND " + " AND ".join(f"NOT suffix(agent, '{end}')" for end in FUNCTION_SUFFIXES)
+"""SQL for whether a model answered a call."""
+
+_AGENTS_QUERY = f"""
 SELECT c.agent, coalesce(r.swapped, false), count(*), sum(c.prompt_tokens), sum(c.completion_tokens),
     sum(c.latency_ms) / 1000, sum(strlen(coalesce(c.raw_message, ''))) + sum(strlen(coalesce(c.reasoning, '')))
 FROM completions c JOIN (
     FROM rollouts UNION ALL BY NAME SELECT NULL::BOOLEAN AS swapped WHERE false
 ) r USING (rollout_id)
-WHERE c.latency_ms IS NOT NULL GROUP BY ALL
+WHERE {_BY_MODELS} GROUP BY ALL
 """
 """The query for the answered calls of each agent: their number, tokens, seconds, and bytes of answers.
 
 The nested query adds the column `swapped` to tables of earlier versions, which lack it.
 """
 
-_STEPS_QUERY = """
+_STEPS_QUERY = f"""
 WITH all_calls AS (FROM completions UNION ALL BY NAME SELECT NULL::INTEGER AS vote WHERE false),
 votes AS (
     SELECT rollout_id, round, agent, vote, sum(latency_ms) / 1000 AS seconds, count(*) AS calls
-    FROM all_calls WHERE latency_ms IS NOT NULL GROUP BY ALL
+    FROM all_calls WHERE {_BY_MODELS} GROUP BY ALL
 ),
-steps AS (SELECT rollout_id, round, max(seconds) AS seconds, max(calls) AS calls FROM votes GROUP BY ALL),
+turns AS (SELECT rollout_id, round, agent, max(seconds) AS seconds, max(calls) AS calls FROM votes GROUP BY ALL),
+speeches AS (
+    SELECT rollout_id, round, sum(seconds) AS seconds, sum(calls) AS calls FROM turns
+    GROUP BY rollout_id, round, split_part(agent, '.', 1)
+),
+steps AS (SELECT rollout_id, round, max(seconds) AS seconds, max(calls) AS calls FROM speeches GROUP BY ALL),
 games AS (SELECT rollout_id, sum(seconds) AS seconds, sum(calls) AS calls FROM steps GROUP BY ALL)
 SELECT count(*), avg(seconds), max(seconds), avg(calls) FROM games
 """
 """The query for the number of games, the mean and longest time that a game waits, and the mean number of its steps.
 
-A step is a group of concurrent calls: of the speakers of a round, or of the votes of a speaker. Steps follow one
-another, such as two rounds, or an answer and its retry.
+A step is a group of concurrent calls: of the speakers of a round, or of the votes or candidates of a speaker. Steps
+follow one another, such as two rounds, an answer and its retry, or a speaker's candidates and the choice among them.
 """
 
 _REPORTED_RATE = re.compile(rb"(\S+): the server allows ([0-9]{1,15}) (requests|tokens) (?:a|per) minute")
@@ -78,8 +90,8 @@ class EarlierRun:
 def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierRun | None:
     """Return the statistics of the run `like` or, if `like` is None, of a run with similar games.
 
-    A similar run is the plan's own run if it is finished, or else the newest run with the same protocol and models. If
-    there is no such run, return None.
+    A similar run is the plan's own run if it is finished, or else the newest run of the same game. If there is none, it
+    is the newest run with the same rules, votes and models, or None.
 
     Raises:
         UsageError: the run `like` does not exist, is not finished, or plays another protocol.
@@ -94,17 +106,20 @@ def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierR
     own_run = results.run(plan.run_id)
     if own_run.manifest_path.is_file() and _explain_mismatch(own_run.manifest(), plan) is None:
         return read_statistics(own_run, plan)
-    agents, models = plan.spec.experiment.agents, plan.spec.experiment.models
-    called = {(name, models[agent.model].provider, models[agent.model].name) for name, agent in agents.items()}
+    experiment, rules = plan.spec.experiment, tagged_hash("protocol", protocol_content(plan.spec.protocol))
+    groups = {name: experiment.models[agent.model] for name, agent in experiment.agents.items()}
+    models = {(name, settings.provider, settings.name) for name, settings in groups.items()}
     similar = [
-        (manifest.started_at, folder.run_id, folder)
+        (manifest.game_sha256 == plan.game_hash, manifest.started_at, folder.run_id, folder)
         for folder, manifest in results.runs_with_manifests()
         if _explain_mismatch(manifest, plan) is None
-        and called == {(row["agent"], row["provider"], row["model"]) for row in manifest.agents}
+        and manifest.protocol_sha256 == rules
+        and {(row["agent"], row["provider"], row["model"]) for row in manifest.agents} == models
     ]
-    if not similar:
-        return None
-    return read_statistics(max(similar, key=lambda run: run[:2])[-1], plan)
+    for *_, folder in sorted(similar, key=lambda run: run[:-1], reverse=True):
+        if (saved_value(folder, "votes") or 1) == experiment.votes:
+            return read_statistics(folder, plan)
+    return None
 
 
 def _explain_mismatch(manifest: Manifest, plan: Plan) -> str | None:
@@ -116,6 +131,8 @@ def _explain_mismatch(manifest: Manifest, plan: Plan) -> str | None:
             f"run {manifest.run_id} plays {manifest.protocol}, but this spec plays {plan.spec.protocol.name}; name a "
             "run with the same protocol"
         )
+    if manifest.rejudge_of is not None:
+        return f"run {manifest.run_id} judges the debates of {manifest.rejudge_of.run_id}; name a run that plays games"
     if not manifest.completions:
         return f"run {manifest.run_id} has no calls; name another run"
     return None
@@ -129,15 +146,16 @@ def read_statistics(folder: RunFolder, plan: Plan) -> EarlierRun:
     """
     tables = {name: folder.intact_table(name) for name in ("rollouts", "completions")}
     counts_by_group: dict[str, Counter[str]] = defaultdict(Counter)
-    agent_names = set(plan.spec.protocol.agent_names)
     calls = seconds = 0.0
     for agent, swapped, count, prompt, completion, agent_seconds, size in read_tables(_AGENTS_QUERY, tables, {}):
-        if agent not in agent_names:
+        group = plan.groups(swapped=swapped).get(agent)
+        if group is None:
             raise RunError(
                 f"{folder.path} has an agent {agent!r} that is not in this spec; name another run with --like RUN"
             )
-        counts = counts_by_group[plan.groups(swapped=swapped)[agent]]
-        counts.update(calls=count, prompt=prompt or 0, completion=completion or 0, answer_bytes=size or 0)
+        counts_by_group[group].update(
+            calls=count, prompt=prompt or 0, completion=completion or 0, answer_bytes=size or 0
+        )
         calls, seconds = calls + count, seconds + agent_seconds
     ((games, wait_seconds, longest_wait_seconds, steps),) = read_tables(_STEPS_QUERY, tables, {})
     if not calls or not games:

@@ -21,6 +21,7 @@ from runner.rollouts.plan import Plan, used_models
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.layer_builder import LayerBuilder
 from runner.runs.execution.shared_resources import SharedResources
+from runner.runs.execution.unusable_answers import AnswerCounts
 from runner.runs.planning.loopback_server import loopback_server
 
 CALLS = 1024
@@ -41,6 +42,13 @@ class ServerOverhead:
     """Bytes per call in the journal, without a subtraction."""
 
 
+class _MeasurementAccounting(Accounting):
+    """Counts calls, but not unusable answers: generated answers follow no format, and no game uses them."""
+
+    def count_new_answers(self, counts: AnswerCounts) -> None:
+        del counts
+
+
 def measure_server_overhead(
     plan: Plan, results: Results, model_group: str, *, words: int, prompt_tokens: float
 ) -> ServerOverhead:
@@ -53,6 +61,10 @@ def measure_server_overhead(
     """
     settings = plan.spec.experiment.models[model_group]
     dummy = ModelSettings(provider="dummy", answer_words=words, chat_format=settings.chat_format)
+    live = replace(
+        settings, provider="openai", model=settings.name, base_url=None, api_key_env=None, requests_per_minute=None,
+        tokens_per_minute=None, batch=False, logprobs=None, top_logprobs=None, headers=None,
+    )  # fmt: skip
 
     def measure(run_id: str, model_settings: ModelSettings, clock: Callable[[], float]) -> tuple[float, float]:
         measurement_plan = _plan_measurement(plan, model_settings)
@@ -60,18 +72,10 @@ def measure_server_overhead(
 
     with loopback_server(words, int(prompt_tokens)) as server:
         server_seconds, journal_bytes = measure(
-            "live", _settings_for_server(settings, server.address), lambda: time.process_time() - server.cpu_seconds
+            "live", replace(live, base_url=server.address), lambda: time.process_time() - server.cpu_seconds
         )
     dummy_seconds, _ = measure("dummy", dummy, time.process_time)
     return ServerOverhead(max(server_seconds - dummy_seconds, 0.0), journal_bytes)
-
-
-def _settings_for_server(settings: ModelSettings, address: str) -> ModelSettings:
-    return replace(
-        settings, provider="openai", model=settings.name, base_url=address, api_key_env=None,
-        requests_per_minute=None, tokens_per_minute=None, batch=False, logprobs=None, top_logprobs=None,
-        headers=None,
-    )  # fmt: skip
 
 
 def _plan_measurement(plan: Plan, settings: ModelSettings) -> Plan:
@@ -95,7 +99,7 @@ def _measure(  # noqa: PLR0917 - only `measure_server_overhead` calls this funct
     requests = iter(_generate_requests(plan, group, prompt_tokens))
     shared = SharedResources([plan])
     costs = CallCosts(used_models(plan))
-    builder = LayerBuilder(plan, folder, costs, Accounting(plan, costs), shared, shared.stop, [])
+    builder = LayerBuilder(plan, folder, costs, _MeasurementAccounting(plan, costs), shared, shared.stop, [])
     seconds: list[float] = []
 
     async def send_all_calls() -> None:
@@ -120,14 +124,15 @@ def _measure(  # noqa: PLR0917 - only `measure_server_overhead` calls this funct
 
 def _generate_requests(plan: Plan, group: str, prompt_tokens: float) -> Iterator[Request]:
     """Yield requests with the first prompt of an agent of the group, for each datapoint in turn, padded to a length."""
-    agents = plan.agents()
+    agents = plan.game_agents()
     name = next(name for name, agent in agents.items() if agent.model_group == group)
-    first_round = plan.spec.protocol.first_active_round(name) or 0
+    first_round = plan.spec.protocol.first_active_round(name.partition(".")[0]) or 0
     points = plan.spec.dataset.datapoints
     number = 0
     while True:
         point = points[number % len(points)]
-        chat = list(agents[name].prompt(Observation(first_round, (), point.columns, candidates=point.answers)))
+        observation = Observation(first_round, (), point.columns, candidates=point.answers)
+        chat = list(agents[name].prompt(agents[name].example_observation(observation)))
         # A token has about 4 characters.
         missing_characters = int(prompt_tokens * 4) - sum(len(message["content"]) for message in chat)
         if missing_characters > 0:

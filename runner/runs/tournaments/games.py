@@ -68,10 +68,6 @@ class TournamentGames:
         numbers = {group: number for number, group in enumerate(dict.fromkeys(point.group for point in points))}
         return {point.id: numbers[point.group] for point in points}
 
-    @cached_property
-    def _first_stance(self) -> int:
-        return self.plan.spec.protocol.default_stance(self.plan.seats[0])
-
     def read(self, pairing: Pairing, leg: str, folder: RunFolder) -> None:
         """Read the games of a leg from its table, replacing those that were read before.
 
@@ -81,9 +77,10 @@ class TournamentGames:
         rows = list(read_tables(_SQL, {"rollouts": folder.intact_table("rollouts")}, {}))
         decided = [row for row in rows if row[2] is not None and row[2] != Decision.NONE]
         rated = [row for row in decided if row[1] is not None]
+        first_stance = self.plan.spec.protocol.default_stance(self.plan.seats[0])
         self._legs[pairing, leg] = _LegGames(
             tuple(row[0] for row in rated),
-            tuple(row[1] == (1 - self._first_stance if row[3] else self._first_stance) for row in rated),
+            tuple(row[1] == (1 - first_stance if row[3] else first_stance) for row in rated),
             tuple(row[2] == row[1] for row in rated),
             len(rows) - len(decided),
             len(decided) - len(rated),
@@ -106,9 +103,7 @@ class TournamentGames:
 
     def model(self) -> RatingModel:
         """Return the ratings from all games with a winner."""
-        rows = list(self._rows())
-        columns = [np.array([row[number] for row in rows], dtype=int) for number in range(6)]
-        right, wrong, judge, is_first, won, clusters = columns
+        right, wrong, judge, is_first, won, clusters = np.array(list(self._rows()), dtype=int).reshape(-1, 6).T
         return RatingModel(
             RatedGames(
                 len(self.plan.players), len(self.plan.judges), right, wrong, judge,

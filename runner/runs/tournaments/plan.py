@@ -13,7 +13,7 @@ from functools import cached_property
 from runner.base.hashing import tagged_hash
 from runner.game.prompts.templates import PromptSet
 from runner.results.manifest import AgentRow
-from runner.rollouts.estimate import CostEstimate, estimate_costs
+from runner.rollouts.estimate import estimate_costs
 from runner.rollouts.identity import selection_content
 from runner.rollouts.plan import Plan
 from runner.rollouts.run_plan import PlanWithParts
@@ -81,9 +81,8 @@ class TournamentPlan(PlanWithParts):
     @property
     def max_games(self) -> int:
         """The number of games after which the tournament ends, also if its budget allows more."""
-        return (
-            self.tournament.games or len(self.pairings) * len(self.spec.dataset.datapoints) * self.games_per_datapoint
-        )
+        most = len(self.pairings) * len(self.spec.dataset.datapoints) * self.games_per_datapoint
+        return self.tournament.games or most
 
     @cached_property
     def identity(self) -> str:
@@ -143,13 +142,10 @@ class TournamentPlan(PlanWithParts):
         """Return the templates of a game, given the player in each seat."""
         prompts, sources, files = self.spec.prompts, dict(self.spec.prompts.sources), dict(self.spec.prompts.files)
         for seat, player in seated.items():
-            templates = self.spec.player_prompts.get(player)
-            for name in (
-                () if templates is None else [name for name in templates.sources if name.partition(".")[0] == seat]
-            ):
-                assert templates is not None
-                sources[name] = templates.sources[name]
-                files |= {name: templates.files[name]} if name in templates.files else {}
+            if (templates := self.spec.player_prompts.get(player)) is not None:
+                own_names = {name for name in templates.sources if name.partition(".")[0] == seat}
+                sources |= {name: templates.sources[name] for name in own_names}
+                files |= {name: file for name, file in templates.files.items() if name in own_names}
         return PromptSet(sources, prompts.inherited, files)
 
     def legs(self, pairing: Pairing, datapoint_count: int) -> list[Plan]:
@@ -182,10 +178,8 @@ class TournamentPlan(PlanWithParts):
 
     def _highest_cost(self, pairing: Pairing) -> float:
         """Return the highest possible cost of a pairing's games about one datapoint; calls without a price cost 0."""
-        return sum(estimate.cost_usd[1] for estimate in self.estimates(pairing, 1) if estimate.cost_usd is not None)
-
-    def estimates(self, pairing: Pairing, datapoint_count: int) -> list[CostEstimate]:
-        return [estimate for plan in self.legs(pairing, datapoint_count) for estimate in estimate_costs(plan)]
+        estimates = [estimate for plan in self.legs(pairing, 1) for estimate in estimate_costs(plan)]
+        return sum(estimate.cost_usd[1] for estimate in estimates if estimate.cost_usd is not None)
 
     def agent_rows(self) -> tuple[AgentRow, ...]:
         """Return a row for each player and each judge, in the format of the leaderboard's table `agents`."""

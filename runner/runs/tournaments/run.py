@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -22,10 +23,11 @@ from runner.models.layers.budget import Budget
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.manifest import Status, TrainingPart
+from runner.results.manifest import Manifest, Status, TrainingPart
 from runner.results.spec_changes import has_same_spec
 from runner.rollouts.plan import Plan
-from runner.runs.execution.accounting import OnProgress, Progress
+from runner.runs.execution.accounting import Progress
+from runner.runs.execution.spending import spent_on_parts
 from runner.runs.finished.result import FinishedRun
 from runner.runs.session.parallel_runs import run_together
 from runner.runs.session.run import GamesRun, RunOptions, has_outputs, rebuild_outputs, write_run_files
@@ -42,7 +44,9 @@ log = logging.getLogger("nip_run.tournament")
 _EXAMPLE = re.compile(r"\([^()]*\)|[\d,]*\d|; .*", re.DOTALL)
 """The parts that differ between notes of one kind: numbers, examples and advice. The log of each run has all notes."""
 RESERVE = 1.1
-"""A round starts only if the budget allows this multiple of the mean cost of its number of games."""
+"""A round starts only if the budget allows this multiple of the expected cost of its games."""
+_COUNTS = (("cost_usd",), ("prompt_tokens", "completion_tokens"), ("completions",))
+"""The counts in a manifest that are the dollars, tokens and calls of a run."""
 
 
 def play_tournament(plan: TournamentPlan, results: Results, run_id: str, options: RunOptions) -> FinishedRun:
@@ -73,7 +77,9 @@ class _TournamentSession(SessionOfParts):
         super().__post_init__()
         self.manifest = replace(self.manifest, agents=self.plan.agent_rows())
         self._games = TournamentGames(self.plan)
-        self._kinds_of_notes: set[str] = set()
+        budget = self.options.budget
+        spent_here = UsageTotals() if budget is None else spent_on_parts(self.results, self.folder.run_id)
+        self._spent_before_by_others = UsageTotals() if budget is None else budget.spent - spent_here
 
     def play(self) -> Mapping[str, Any]:
         """Play all rounds that are not finished, and return the ratings. The errors are those of `play_tournament`."""
@@ -86,39 +92,39 @@ class _TournamentSession(SessionOfParts):
 
     def _finish_recorded_rounds(self, rounds: RoundLog) -> None:
         """Finish the last recorded round, and read the games of all rounds."""
-        played = datapoints_played(rounds.rounds)
-        if rounds.rounds:
-            self._play_round(rounds.rounds[-1], len(rounds.rounds))
-        for number in played.keys() - (rounds.rounds[-1].keys() if rounds.rounds else ()):
-            for leg in LEGS:
-                part = self.folder.sibling(part_run_id(self.folder.run_id, number, leg))
-                self._games.read(self.plan.pairings[number], leg, part)
+        if not rounds.rounds:
+            return
+        self._play_round(rounds.rounds[-1], len(rounds.rounds))
+        for number, leg in product(datapoints_played(rounds.rounds).keys() - rounds.rounds[-1].keys(), LEGS):
+            part = self.folder.sibling(part_run_id(self.folder.run_id, number, leg))
+            self._games.read(self.plan.pairings[number], leg, part)
 
     def _next_round(self, rounds: RoundLog) -> Round:
         """Return the next round; empty if the tournament ends because of its number of games or its budget."""
         played = datapoints_played(rounds.rounds)
         planned = RoundPlanner(self.plan, played, self._games).next_round()
         budget = self.options.budget
-        count = self._count_games(planned, played)
-        if budget is None or not planned or not played or budget.allows(self._expected_cost(count, budget)):
+        more = self._count_games(planned, played)
+        if budget is None or not planned or not played or budget.allows(self._expected_cost(more, budget)):
             return planned
-        done = self._count_games(played, {})
+        done, count = (sum(games.values()) for games in (self._count_games(played, {}), more))
         self._notes.append(
             f"the tournament ends after {counted(done, 'game')}, because {count} more may exceed the budget; to play "
             "on, repeat the command with a larger budget"
         )
         return {}
 
-    def _count_games(self, planned: Round, played: Round) -> int:
-        more = sum(count - played.get(number, 0) for number, count in planned.items())
-        return more * self.plan.games_per_datapoint
+    def _count_games(self, planned: Round, played: Round) -> dict[int, int]:
+        """Return the number of further games of each pairing."""
+        per_datapoint = self.plan.games_per_datapoint
+        return {number: (count - played.get(number, 0)) * per_datapoint for number, count in planned.items()}
 
-    def _expected_cost(self, count: int, budget: Budget) -> UsageTotals:
-        """Return the expected cost of this many games, from the mean of the games so far."""
+    def _expected_cost(self, more: Mapping[int, int], budget: Budget) -> UsageTotals:
+        """Return the expected cost of further games, by pairing, from the cost of this tournament's games so far."""
         parts = [part.manifest() for part in self.results.parts_of(self.folder.run_id)]
-        done = sum(part.rollouts or 0 for part in parts)
-        spent, share = budget.spent, RESERVE * count / max(done, 1)
-        return UsageTotals(spent.usd * share, round(spent.tokens * share), round(spent.completions * share))
+        spent = budget.spent - self._spent_before_by_others
+        usd, tokens, completions = (RESERVE * _cost_share(parts, more, names) for names in _COUNTS)
+        return UsageTotals(spent.usd * usd, round(spent.tokens * tokens), round(spent.completions * completions))
 
     def _play_round(self, planned: Round, round_number: int) -> None:
         """Play the games of a round that are not finished, and read all its games.
@@ -129,7 +135,13 @@ class _TournamentSession(SessionOfParts):
         """
         log.info("round %d: %d pairings", round_number, len(planned))
         legs = [(number, leg) for number in planned for leg in LEGS]
-        progress = _RoundProgress(f"round {round_number}", self.options.on_progress, len(legs))
+        parts: dict[int, Progress] = {}
+
+        def report(position: int, progress: Progress) -> None:
+            assert self.options.on_progress is not None
+            parts[position] = progress
+            self.options.on_progress(_add_up(f"round {round_number}", list(parts.values())))
+
         runs = [
             GamesRun(
                 plan,
@@ -137,7 +149,7 @@ class _TournamentSession(SessionOfParts):
                 RunOptions(
                     budget=self.options.budget,
                     ask_people=self.options.ask_people,
-                    on_progress=progress.callback_for(position),
+                    on_progress=None if self.options.on_progress is None else partial(report, position),
                     on_rollout=self.options.on_rollout,
                 ),
                 TrainingPart(self.folder.run_id, number, "benchmark"),
@@ -150,44 +162,40 @@ class _TournamentSession(SessionOfParts):
 
     def _leg_plan(self, number: int, leg: str, datapoints: int) -> Plan:
         spec = self.plan.leg_spec(self.plan.pairings[number], leg, datapoints)
-        recorded = {**spec.recorded_fields, "sources": self.manifest.sources}
-        return Plan(replace(spec, recorded_fields=recorded))
+        return Plan(replace(spec, recorded_fields={**spec.recorded_fields, "sources": self.manifest.sources}))
 
     def _on_leg_end(self, number: int, leg: str, result: FinishedRun) -> None:
         notes = {_EXAMPLE.sub("", line): line for line in result.notes}
-        new_notes = [line for kind, line in notes.items() if kind not in self._kinds_of_notes]
-        self._kinds_of_notes |= notes.keys()
-        self.accept_part(replace(result, notes=tuple(new_notes)))
+        # The notes of an earlier round about the same games are outdated.
+        self._notes = [line for line in self._notes if not line.startswith(f"{result.folder.run_id}: ")]
+        old_kinds = {_EXAMPLE.sub("", line.partition(": ")[2]) for line in self._notes}
+        self.accept_part(replace(result, notes=tuple(line for kind, line in notes.items() if kind not in old_kinds)))
         self._games.read(self.plan.pairings[number], leg, result.folder)
 
 
-class _RoundProgress:
-    """Adds up the progress of the runs of a round."""
+def _cost_share(parts: Sequence[Manifest], more: Mapping[int, int], names: Sequence[str]) -> float:
+    """Return the cost of further games, by pairing, as a share of that of the parts' games: the sum of these counts.
 
-    def __init__(self, stage: str, on_progress: OnProgress | None, count: int) -> None:
-        self._stage, self._on_progress = stage, on_progress
-        self._parts: list[Progress | None] = [None] * count
+    A game costs as much as its pairing's games so far or, if there are none, as the mean of all games.
+    """
+    costs, games = defaultdict[int | None, float](float), Counter[int | None]()
+    for part in parts:
+        costs[part.iteration] += sum(getattr(part, name) or 0 for name in names)
+        games[part.iteration] += part.rollouts or 0
+    total = sum(costs.values())
+    mean = total / max(games.total(), 1)
+    expected = sum(count * (costs[n] / games[n] if games[n] else mean) for n, count in more.items())
+    return expected / total if total else 0.0
 
-    def callback_for(self, position: int) -> OnProgress | None:
-        """Return the callback of one run."""
-        on_progress = self._on_progress
-        if on_progress is None:
-            return None
 
-        def report(progress: Progress) -> None:
-            self._parts[position] = progress
-            on_progress(self._total())
-
-        return report
-
-    def _total(self) -> Progress:
-        parts = [part for part in self._parts if part is not None]
-        total = Progress(stage=self._stage)
-        for name in ("rollouts", "jobs", "total", "right", "judged"):
-            setattr(total, name, sum(getattr(part, name) for part in parts))
-        total.warnings = {key: text for part in parts for key, text in part.warnings.items()}
-        total.count_calls_of(parts)
-        return total
+def _add_up(stage: str, parts: Sequence[Progress]) -> Progress:
+    """Return the progress of all runs of a round."""
+    total = Progress(stage=stage)
+    for name in ("rollouts", "jobs", "total", "right", "judged"):
+        setattr(total, name, sum(getattr(part, name) for part in parts))
+    total.warnings = {key: text for part in parts for key, text in part.warnings.items()}
+    total.count_calls_of(parts)
+    return total
 
 
 def _rebuild_parts(results: Results, plan: TournamentPlan, folder: RunFolder, allowed: frozenset[KeyUse]) -> None:

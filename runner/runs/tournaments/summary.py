@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from runner.base.errors import RunError
@@ -10,12 +10,12 @@ from runner.results.folder import RunFolder, usage_of_parts
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status
 from runner.runs.finished.reconstruction import saved_plan
-from runner.runs.tournaments.games import GameCounts, TournamentGames
+from runner.runs.tournaments.games import TournamentGames
 from runner.runs.tournaments.plan import LEGS, TournamentPlan, part_run_id
 from runner.runs.tournaments.round_log import datapoints_played, read_rounds
 from runner.statistics.clustered_means import Quantity
 from runner.statistics.intervals import student_tail
-from runner.statistics.ratings import SIDES, Intransitivity, RatingModel, intransitivity
+from runner.statistics.ratings import SIDES, RatingModel, intransitivity
 
 
 def read_tournament(folder: RunFolder, manifest: Manifest) -> dict[str, Any]:
@@ -56,6 +56,8 @@ def games_of(folder: RunFolder) -> TournamentGames:
 def summarize(folder: RunFolder, games: TournamentGames, parts: Iterable[RunFolder]) -> dict[str, object]:
     """Return the summary of a tournament in the format of its `metrics.json`."""
     plan, model = games.plan, games.model()
+    circle = intransitivity(model, plan.spec.experiment.seed)
+    triple = None if circle.triple is None else [plan.players[player] for player in circle.triple]
     return {
         "run_id": folder.run_id,
         "outcomes": {},
@@ -64,7 +66,7 @@ def summarize(folder: RunFolder, games: TournamentGames, parts: Iterable[RunFold
         "ratings": list(_ratings(plan, model, games)),
         "effects": list(_effects(plan, model)),
         "pairings": list(_pairings(folder, games)),
-        "intransitivity": _intransitivity(plan, intransitivity(model, plan.spec.experiment.seed)),
+        "intransitivity": {"p": circle.p, "triple": triple, "reason": circle.reason},
     }
 
 
@@ -102,17 +104,10 @@ def _ratings(plan: TournamentPlan, model: RatingModel, games: TournamentGames) -
         return value is None, 0.0 if value is None else -round(value, 6), player
 
     for player in sorted(order, key=place):
-        counts = _counts_of_player(player, games)
+        rated = sum(games.counts(pairing).rated for pairing in plan.pairings if player in pairing[:2])
         for side in SIDES:
             row = quantity_row(model.rating(player, side))
-            yield {"player": plan.players[player], "side": side, **row, "n": counts.rated}
-
-
-def _counts_of_player(player: int, games: TournamentGames) -> GameCounts:
-    total = GameCounts()
-    for pairing in games.plan.pairings:
-        total = total.plus(games.counts(pairing)) if player in pairing[:2] else total
-    return total
+            yield {"player": plan.players[player], "side": side, **row, "n": rated}
 
 
 def _effects(plan: TournamentPlan, model: RatingModel) -> Iterator[dict[str, object]]:
@@ -144,8 +139,3 @@ def _pairings(folder: RunFolder, games: TournamentGames) -> Iterator[dict[str, o
                 "unlabeled": counts.unlabeled,
                 "runs": [part_run_id(folder.run_id, number, leg) for leg in LEGS],
             }
-
-
-def _intransitivity(plan: TournamentPlan, result: Intransitivity) -> Mapping[str, object]:
-    triple = None if result.triple is None else [plan.players[player] for player in result.triple]
-    return {"p": result.p, "triple": triple, "reason": result.reason}

@@ -183,6 +183,9 @@ def test_seeds_are_pooled_as_repeats_of_one_system(folder: Path, results: Path) 
         get_only_pair(seed_comparison).equivalence,
         get_only_pair(seed_comparison).sensitivity,
     ) == (None, None, None)
+    sliced = compare("pool1", "pool2", results=results, by="label")
+    assert all(row.groups > 1 and row.p is None for row in sliced.slices)
+    assert not any("single group" in note for note in sliced.notes)
 
 
 @pytest.mark.full

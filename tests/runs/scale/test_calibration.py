@@ -29,8 +29,16 @@ def test_a_measured_run_plays_at_least_twice_the_first_games_and_counts_all_call
 
 
 @pytest.mark.gate
-def test_the_overhead_of_a_servers_answer_is_measured_for_the_client(tmp_path: Path) -> None:
-    plan = Plan(load_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", size=4)))
+def test_the_overhead_of_a_servers_answer_is_measured_for_the_client(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = spec_file(
+        tmp_path, "http://127.0.0.1:9/v1", size=4, protocol={"use": "debate"}, prompts="prompts/code_validation/debate",
+        models={"other": {"provider": "dummy"}},
+        agents={"prover": None, "prover0": {"model": "other"}, "prover1": {"model": "other"}},
+        rollouts={"max_unusable": 0.1},  # generated answers ask no question, which neither stops nor warns
+    )  # fmt: skip
+    plan = Plan(load_spec(path))
     with temporary_results(Results(tmp_path / "results")) as results:
         overhead = measure_server_overhead(plan, results, "m", words=2000, prompt_tokens=3000)
         (live,) = (run for run in (results.path / "runs").iterdir() if run.name == "live")
@@ -38,3 +46,4 @@ def test_the_overhead_of_a_servers_answer_is_measured_for_the_client(tmp_path: P
     assert records > CALLS
     assert overhead.journal_bytes > 2000 * 6
     assert overhead.seconds > 0
+    assert not caplog.messages

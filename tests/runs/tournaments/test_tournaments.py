@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from subprocess import CompletedProcess
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from runner.runs.execution.spending import spent_on_parts
 from runner.runs.finished.result import FinishedRun
 from runner.runs.tournaments.plan import TournamentPlan
 from runner.runs.tournaments.round_log import read_rounds
+from runner.runs.tournaments.run import _cost_share
 from runner.spec.loader import load_spec
 from runner.spec.run_names import MAX_RUN_ID_LENGTH
 from tests.support.hang_guard import HANG_SECONDS
@@ -256,6 +258,42 @@ def test_a_budget_ends_a_tournament_with_ratings_of_the_games_so_far(tmp_path: P
 
 
 @pytest.mark.full
+def test_the_cost_of_other_points_of_a_sweep_does_not_end_a_tournament(tmp_path: Path) -> None:
+    with run_chat_server() as server:
+        options = {"datapoints_per_round": 1, "games": 24}
+        tournament_spec(tmp_path, server.base_url, tournament=options, sweep={"seed": [0, 1]})
+        free = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
+        calls = [point["completions"] for point in json.loads(free.stdout)]
+        budget = f"budget.completions={sum(calls) + calls[1] // 2}"
+        limited = nip_run_here("spec.yaml", budget, "name=limited", "--json", cwd=tmp_path)
+        assert [point["rollouts"] for point in json.loads(limited.stdout)] == [24, 24], limited.stderr
+
+
+def test_the_expected_cost_of_a_round_is_that_of_its_pairings() -> None:
+    parts: Any = [SimpleNamespace(iteration=n, rollouts=10, cost_usd=usd) for n, usd in ((0, 9.0), (0, 9.0), (1, 2.0))]
+
+    def expected_cost(more: dict[int, int]) -> float:
+        return 20 * _cost_share(parts, more, ("cost_usd",))
+
+    assert expected_cost({0: 4}) == pytest.approx(4 * 0.9)
+    assert expected_cost({0: 4, 1: 5}) == pytest.approx(4 * 0.9 + 5 * 0.2)
+    assert expected_cost({2: 3}) == pytest.approx(3 * 20 / 30)  # a new pairing has the mean of all games
+
+
+@pytest.mark.full
+def test_the_notes_of_a_tournament_count_all_games_of_a_pairing(tmp_path: Path) -> None:
+    with run_chat_server(faults={"bad_decision": 0.5}) as server:
+        options = {"pairing": "swiss", "datapoints_per_round": 1, "games": 24, "players": {"medium": None}}
+        path = tournament_spec(
+            tmp_path, server.base_url, tournament=options, retry={"invalid_response": {"attempts": 1}}
+        )
+        result = run_spec(path, tmp_path / "results")
+    repeated = [note for note in result.notes if "ended undecided" in note]
+    assert len(repeated) == 1
+    assert " of 12 rollouts" in repeated[0]
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("budget", [{"completions": 100}, {"tokens": 60_000}])
 def test_a_round_that_costs_more_than_expected_stops_within_the_budget_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: dict[str, int]
@@ -352,6 +390,8 @@ def test_a_lost_part_of_the_last_round_is_neither_ignored_nor_played_again(tmp_p
         shutil.move(tmp_path / "lost", tmp_path / "results" / "runs" / f"{result.run_id}-p0a")
         assert nip_run_here("spec.yaml", cwd=tmp_path).returncode == 0
         assert server.requests == requests
+    result.folder.manifest_path.write_text("{")
+    assert nip_run_here(*arguments, cwd=tmp_path).returncode == ExitCode.USAGE
 
 
 @pytest.mark.full
