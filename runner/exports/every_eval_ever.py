@@ -7,6 +7,7 @@ The schema is in `schemas/` of github.com/evaleval/every_eval_ever. The files ar
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -56,7 +57,8 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         for game in source.games():
             row = record.build_row(game, export)
             if row is not None:
-                line = orjson.dumps(row) + b"\n"
+                # In ASCII, since readers may split the file at every line separator of Unicode, such as U+2028.
+                line = json.dumps(row).encode() + b"\n"
                 digest.update(line)
                 file.write(line)
                 rows += 1
@@ -231,6 +233,10 @@ class _Record:
         if not chat:
             written.omitted[f"rollouts without a request to {agent}"] += 1
             return None
+        label = game.label
+        if label is None:
+            written.omitted["rollouts without a label, because they ended before a prover's statement"] += 1
+            return None
         answers = [call for call in game.calls(agent) if call.is_answer]
         messages = [
             {"turn_idx": index, "role": line.message["role"], "content": line.message["content"]}
@@ -246,7 +252,7 @@ class _Record:
             "interaction_type": "multi_turn",
             "input": {
                 "raw": orjson.dumps(game.columns, option=orjson.OPT_SORT_KEYS).decode(),
-                "reference": game.label.split(", "),
+                "reference": label.split(", "),
             },
             "output": None,
             "messages": messages,
@@ -254,22 +260,23 @@ class _Record:
             "evaluation": {
                 "score": float(bool(rollout.correct)),
                 "is_correct": bool(rollout.correct),
-                "num_turns": sum(message["role"] == "assistant" for message in messages),
+                "num_turns": sum(message["role"] == "assistant" for message in messages) or None,
             },
-            "token_usage": token_usage(answers, with_reasoning=False),
+            "token_usage": token_usage(answers),
             "performance": {"latency_ms": sum(call.latency_ms or 0.0 for call in answers)},
             "error": rollout.error,
             "metadata": _build_metadata(game),
         }
 
     def _build_attribution(self, game: ExportedGame, last: int) -> list[dict[str, object]]:
-        if self._subject["role"] != "verifier" or game.verdict is None:
+        verdict = game.verdict_of(self._subject["agent"])
+        if verdict is None or self._source.fixed_verdicts is not None:
             return []
         return [
             {
                 "turn_idx": last,
                 "source": f"messages[{last}].content",
-                "extracted_value": game.verdict,
+                "extracted_value": verdict,
                 "extraction_method": "exact_match",
                 "is_terminal": True,
             }

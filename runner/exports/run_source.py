@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 from runner.base.errors import UsageError
 from runner.base.text import comma_join
 from runner.game.prompts.chat import ChatMessage
-from runner.game.protocols.protocol import Decision, label_player, label_word, stance_word
+from runner.game.protocols.protocol import Decision, label_player, label_word, stance_word, verdict_word
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.rows import fixed_verdicts_of
@@ -164,6 +164,13 @@ class ExportedGame:
             return rollout.answers.chosen_letter
         return stance_word(Decision(rollout.decision)) if rollout.outcome == Outcome.DECIDED else None
 
+    def verdict_of(self, agent: str) -> str | None:
+        """Return the verdict that an agent gave: of a judge of a panel, its own one; None if it gave none."""
+        if self.rollout.panel is not None:
+            decisions = [judge.verdict.decision for judge in self.rollout.panel if judge.agent == agent]
+            return next((verdict_word(decision) for decision in decisions if decision != Decision.NONE), None)
+        return self.verdict if self.cast[agent]["role"] == "verifier" else None
+
     @property
     def columns(self) -> dict[str, Any]:
         """The columns of the datapoint; listed answers are a mapping of the game's letters to texts."""
@@ -189,13 +196,17 @@ class ExportedGame:
         return {name: value for name, value in optional_facts.items() if value is not None}
 
     @property
-    def label(self) -> str:
+    def label(self) -> str | None:
         """The right verdict: `accept`, `reject`, or the letters of the right answers, such as `A, C`.
+
+        None if the label depends on a prover's statement, and the game ended without one.
 
         Raises:
             UsageError: the run has no labels: it is an analysis, or the dataset's owner keeps them private.
         """
         label = shown_label(self.rollout)
+        if label is None and self.rollout.subject is not None:
+            return None
         if label is None and self.analyzed_run is not None:
             raise UsageError(
                 "this format needs labels, but the run is an analysis, which has no right answers; export the analyzed "
@@ -393,10 +404,11 @@ class RunSource:
                     yield ExportedGame(rollout, requests, cast, stances, new_judge, start_ms, analyzed_run)
 
 
-def token_usage(calls: Sequence[Call], *, with_reasoning: bool) -> dict[str, int]:
+def token_usage(calls: Sequence[Call]) -> dict[str, int]:
     """Return the tokens of calls, with the names that Inspect and Every Eval Ever use.
 
-    Cache writes and reasoning are left out if they are 0, since most servers do not report them.
+    `input_tokens` includes the tokens that a cache read or wrote. Cache writes and reasoning are left out if they are
+    0, since most servers do not report them.
     """
     prompt = completion = cached = cache_written = reasoning = 0
     for call in calls:
@@ -405,10 +417,7 @@ def token_usage(calls: Sequence[Call], *, with_reasoning: bool) -> dict[str, int
         cached += call.cached_tokens
         cache_written += call.cache_write_tokens
         reasoning += call.reasoning_tokens
-    optional = {
-        "input_tokens_cache_write": cache_written,
-        "reasoning_tokens": reasoning if with_reasoning else 0,
-    }
+    optional = {"input_tokens_cache_write": cache_written, "reasoning_tokens": reasoning}
     return {
         "input_tokens": prompt,
         "output_tokens": completion,
