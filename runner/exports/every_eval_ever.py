@@ -103,10 +103,11 @@ class _Record:
         self.developer, self.model = developer if name else "unknown", name or self.id
         finished = source.manifest.finished_at or source.manifest.started_at
         self._finished_seconds = str(int(datetime.fromisoformat(finished).timestamp()))
-        self._evaluation_id = f"{source.manifest.benchmark}/{self.id}/{self._finished_seconds}"
         identity = [source.folder.run_id, source.manifest.identity, subject["agent"], self._finished_seconds]
         digest = tagged_hash(NAME, identity)
         self.uuid = UUID(bytes=bytes.fromhex(digest)[:16], version=4)
+        # The format suggests an id without the digest, but the points of a sweep may end in the same second.
+        self._evaluation_id = f"{source.manifest.benchmark}/{self.id}/{self._finished_seconds}-{digest[:8]}"
 
     def to_json(self, samples: Path, checksum: str, rows: int, written: WrittenExport) -> dict[str, object]:
         """Return the record. `samples`, `checksum` and `rows` describe the file with the rollouts."""
