@@ -226,17 +226,10 @@ class _Record:
 
     def build_row(self, game: ExportedGame, written: WrittenExport) -> dict[str, object] | None:
         """Return the row of a rollout. If the format cannot represent it, count it in `written` and return None."""
-        rollout, agent = game.rollout, self._subject["agent"]
-        if rollout.outcome == Outcome.TRANSPORT_FAILED:
-            written.omitted["rollouts lost in transport, which have no game to score"] += 1
-            return None
+        rollout, agent, label = game.rollout, self._subject["agent"], game.label
         chat = game.chat(agent)
-        if not chat:
-            written.omitted[f"rollouts without a request to {agent}"] += 1
-            return None
-        label = game.label
-        if label is None:
-            written.omitted["rollouts without a label, because they ended before a prover's statement"] += 1
+        if rollout.outcome == Outcome.TRANSPORT_FAILED or label is None or not chat:
+            written.omitted[_omission_reason(game, agent)] += 1
             return None
         answers = [call for call in game.calls(agent) if call.is_answer]
         messages = [
@@ -282,6 +275,15 @@ class _Record:
                 "is_terminal": True,
             }
         ]
+
+
+def _omission_reason(game: ExportedGame, agent: str) -> str:
+    """Return the reason why the format cannot represent a rollout."""
+    if game.rollout.outcome == Outcome.TRANSPORT_FAILED:
+        return "rollouts lost in transport, which have no game to score"
+    if game.label is None:
+        return "rollouts without a label, because they ended before a prover's statement"
+    return f"rollouts without a request to {agent}"
 
 
 def _to_text(value: Any) -> str:

@@ -205,19 +205,14 @@ class ExportedGame:
             UsageError: the run has no labels: it is an analysis, or the dataset's owner keeps them private.
         """
         label = shown_label(self.rollout)
-        if label is None and self.rollout.subject is not None:
+        if label is not None:
+            return label_word(label)
+        if self.rollout.subject is not None:
             return None
-        if label is None and self.analyzed_run is not None:
-            raise UsageError(
-                "this format needs labels, but the run is an analysis, which has no right answers; export the analyzed "
-                f"run, {self.analyzed_run}"
-            )
-        if label is None:
-            raise UsageError(
-                "this format needs labels, but the run's dataset has none, because its owner keeps them private; "
-                "export a run on a dataset with labels"
-            )
-        return label_word(label)
+        why = "run's dataset has none, because its owner keeps them private; export a run on a dataset with labels"
+        if self.analyzed_run is not None:
+            why = f"run is an analysis, which has no right answers; export the analyzed run, {self.analyzed_run}"
+        raise UsageError(f"this format needs labels, but the {why}")
 
 
 @dataclass(frozen=True)
