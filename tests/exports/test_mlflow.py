@@ -32,6 +32,7 @@ from tests.support.paths import ROOT
 from tests.support.runs import metric, run_spec
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
+from tests.support.tournaments import tournament_spec
 from tests.support.training import training_spec
 
 SECRET = "correct-horse-battery-staple"
@@ -154,6 +155,19 @@ def test_trained_models_have_a_lineage_and_play_in_the_following_test(training_r
     }
     assert set(parts["t2"].plays_with) == {model.key for model in record.models if model.step == 1}
     assert parts["i0"].plays_with == ()
+
+
+@pytest.mark.full
+def test_only_parts_of_a_training_run_are_nested(training_run: RunFolder, tmp_path: Path) -> None:
+    """A tournament is not exported, so that its pairings are runs of their own."""
+    spec = tournament_spec(tmp_path, size=2, tournament={"games": 12})
+    tournament = Results(tmp_path / "results").find(run_spec(spec, tmp_path / "results").run_id)
+    for parent, has_nested_runs in ((training_run, True), (tournament, False)):
+        for part in Results.of(parent).parts_of(parent.run_id):
+            with closing(GamesRecordBuilder(part, journal=False)) as games:
+                record, orphan = games.record(parent.manifest()), games.record()
+            assert record.tags["nip_run.part"] in (("games", "test") if has_nested_runs else ("pairing",))
+            assert (record.parent is not None) == has_nested_runs == any("not nested" in note for note in orphan.notes)
 
 
 @pytest.mark.gate
