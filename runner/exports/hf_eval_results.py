@@ -16,6 +16,7 @@ from runner.base.text import interval_ends
 from runner.documents.yaml_writer import dump
 from runner.exports.export_file import ExportOptions, WrittenExport
 from runner.exports.run_source import RunSource
+from runner.results.manifest import Status
 from runner.results.metric_definitions import RANKING_METRIC
 
 NAME = "hf-eval-results"
@@ -25,7 +26,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     """Write the entry below `target`.
 
     Raises:
-        UsageError: a required option is missing, or the run has no accuracy of its own.
+        UsageError: a required option is missing, or the run is incomplete or has no accuracy of its own.
         RunError: the file cannot be written.
     """
     subject = source.require_subject(options.subject, NAME)
@@ -36,6 +37,11 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         )
     if (reason := source.why_no_own_accuracy) is not None:
         raise UsageError(f"{source.folder.run_id} has no {RANKING_METRIC} of its own: {reason}. Export another run")
+    if source.manifest.status == Status.INCOMPLETE:
+        raise UsageError(
+            f"{source.folder.run_id} is incomplete: {source.lost_rollouts}; resume the run with `nip-run "
+            f"{source.folder.path}`, then export it"
+        )
     row = source.metric(RANKING_METRIC)
     if row is None:
         raise UsageError(
@@ -69,9 +75,10 @@ def _build_notes(source: RunSource, row: Any, subject: str) -> str:
     agents = ", ".join(f"{agent['agent']}: {agent['model']}" for agent in manifest.agents)
     exchange = f"; {source.exchange}" if source.exchange else ""
     copied = f"; {source.copied_answers}" if source.copied_answers else ""
+    lost = f"; {source.lost_rollouts}" if source.lost_rollouts else ""
     return (
         f"nip-run {manifest.version}, run {manifest.run_id}, protocol {manifest.protocol}; "
         f"{RANKING_METRIC} of the verifier; subject: {subject}; {agents}{exchange}{debates}{copied}; "
-        f"n = {row['n']} rollouts in {row['clusters']} clusters; "
+        f"n = {row['n']} rollouts in {row['clusters']} clusters{lost}; "
         f"interval: {interval}{stopped}"
     )

@@ -326,6 +326,12 @@ class RunSource:
         return fixed_verdicts_of(self.folder)
 
     @property
+    def lost_rollouts(self) -> str | None:
+        """A sentence about rollouts that were lost in transport; None if there are none."""
+        lost = self.manifest.transport_failed
+        return f"{lost} of {self.manifest.rollouts} rollouts lost in transport" if lost else None
+
+    @property
     def copied_answers(self) -> str | None:
         """A sentence about answers that come from other runs; None if there are none."""
         origins, replay = self.manifest.origins, self.manifest.replay_of
@@ -351,6 +357,7 @@ class RunSource:
             "until": self.stopped,
             "fixed_verdicts": self.fixed_verdicts,
             "copied_answers": self.copied_answers,
+            "lost_rollouts": self.lost_rollouts,
         }
         if manifest.rejudge_of is not None:
             sentences["debates_of"] = manifest.rejudge_of.run_id

@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import yaml
 
 from runner.cli.main import main
 from runner.runs.finished.result import FinishedRun
@@ -247,3 +248,25 @@ def test_game_that_ends_before_its_answer_is_stated_has_no_label_and_no_score(
     assert export(result, tmp_path, "every-eval-ever", "--subject", "proposer", *ORGANIZATION_OPTIONS) == 0
     assert len(read_record(tmp_path)[1]) == accuracy["n"]
     assert "rollouts without a label" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("max_lost", [0.0, 1.0])
+def test_exported_accuracy_never_hides_lost_rollouts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], max_lost: float
+) -> None:
+    with run_chat_server(faults={"server_error": 0.2}) as server:
+        changes = {"retry": {"transient": {"attempts": 1}}, "rollouts": {"max_transport_failed": max_lost}}
+        result = run_spec(spec_file(tmp_path, server.base_url, **changes), tmp_path / "results")
+    lost = f"{result.metrics['outcomes']['transport_failed']} of 12 rollouts lost in transport"
+    status = export(result, tmp_path, "hf-eval-results", "--subject", "verifier", *HUB_OPTIONS)
+    if max_lost:
+        assert status == 0
+        (notes,) = (tmp_path / ".eval_results").iterdir()
+        assert lost in yaml.safe_load(notes.read_text())[0]["notes"]
+    else:
+        assert status == 2
+        assert f"is incomplete: {lost}; resume the run with" in capsys.readouterr().err
+    export(result, tmp_path, "every-eval-ever", "--subject", "verifier", *ORGANIZATION_OPTIONS)
+    assert read_record(tmp_path)[0]["source_metadata"]["additional_details"]["lost_rollouts"] == lost
+    export(result, tmp_path, "inspect")
+    assert read_header(tmp_path / f"{result.run_id}.eval")["eval"]["metadata"]["lost_rollouts"] == lost
