@@ -201,7 +201,7 @@ class _Record:
                 "details": {"clusters": str(row["clusters"])},
                 "uncertainty": uncertainty,
             },
-            **self._describe_generation(),
+            "generation_config": {"generation_args": self._generation_args()},
         }
 
     def _describe_dataset(self) -> dict[str, object]:
@@ -219,10 +219,9 @@ class _Record:
         name = Path(settings.path).name
         return {"dataset_name": name, "source_type": "other", "additional_details": details}
 
-    def _describe_generation(self) -> dict[str, object]:
+    def _generation_args(self) -> dict[str, object]:
         settings = self._source.plan.spec.experiment.models[self._subject["model_group"]]
-        args = {"prompt_template": self._source.prompt(self._subject["agent"]), **generation_options(settings)}
-        return {"generation_config": {"generation_args": args}}
+        return {"prompt_template": self._source.prompt(self._subject["agent"]), **generation_options(settings)}
 
     def build_row(self, game: ExportedGame, written: WrittenExport) -> dict[str, object] | None:
         """Return the row of a rollout. If the format cannot represent it, count it in `written` and return None."""

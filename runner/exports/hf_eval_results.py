@@ -37,17 +37,11 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         )
     if (reason := source.why_no_own_accuracy) is not None:
         raise UsageError(f"{source.folder.run_id} has no {RANKING_METRIC} of its own: {reason}. Export another run")
-    if source.manifest.status == Status.INCOMPLETE:
-        raise UsageError(
-            f"{source.folder.run_id} is incomplete: {source.lost_rollouts}; resume the run with `nip-run "
-            f"{source.folder.path}`, then export it"
-        )
     row = source.metric(RANKING_METRIC)
-    if row is None:
-        raise UsageError(
-            f"run {source.folder.run_id} has no {RANKING_METRIC}, because no rollout has a verdict; resume the run, or "
-            "export another one"
-        )
+    if row is None or source.manifest.status == Status.INCOMPLETE:
+        no_verdict = f"has no {RANKING_METRIC}, because no rollout has a verdict"
+        problem = no_verdict if row is None else f"is incomplete: {source.lost_rollouts}"
+        raise UsageError(f"run {source.folder.run_id} {problem}; resume the run, or export another one")
     entry: dict[str, object] = {
         "dataset": {"id": options.hf_dataset, "task_id": options.task_id},
         "value": row["value"],

@@ -166,10 +166,10 @@ class ExportedGame:
 
     def verdict_of(self, agent: str) -> str | None:
         """Return the verdict that an agent gave: of a judge of a panel, its own one; None if it gave none."""
-        if self.rollout.panel is not None:
-            decisions = [judge.verdict.decision for judge in self.rollout.panel if judge.agent == agent]
-            return next((verdict_word(decision) for decision in decisions if decision != Decision.NONE), None)
-        return self.verdict if self.cast[agent]["role"] == "verifier" else None
+        if self.rollout.panel is None:
+            return self.verdict if self.cast[agent]["role"] == "verifier" else None
+        decisions = {judge.agent: judge.verdict.decision for judge in self.rollout.panel}
+        return None if decisions.get(agent, Decision.NONE) == Decision.NONE else verdict_word(decisions[agent])
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -412,19 +412,16 @@ def token_usage(calls: Sequence[Call]) -> dict[str, int]:
     `input_tokens` includes the tokens that a cache read or wrote. Cache writes and reasoning are left out if they are
     0, since most servers do not report them.
     """
-    prompt = completion = cached = cache_written = reasoning = 0
-    for call in calls:
-        prompt += call.prompt_tokens
-        completion += call.completion_tokens
-        cached += call.cached_tokens
-        cache_written += call.cache_write_tokens
-        reasoning += call.reasoning_tokens
-    optional = {"input_tokens_cache_write": cache_written, "reasoning_tokens": reasoning}
+    prompt, completion = sum(call.prompt_tokens for call in calls), sum(call.completion_tokens for call in calls)
+    optional = {
+        "input_tokens_cache_write": sum(call.cache_write_tokens for call in calls),
+        "reasoning_tokens": sum(call.reasoning_tokens for call in calls),
+    }
     return {
         "input_tokens": prompt,
         "output_tokens": completion,
         "total_tokens": prompt + completion,
-        "input_tokens_cache_read": cached,
+        "input_tokens_cache_read": sum(call.cached_tokens for call in calls),
         **{name: tokens for name, tokens in optional.items() if tokens},
     }
 

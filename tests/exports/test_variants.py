@@ -265,7 +265,7 @@ def test_exported_accuracy_never_hides_lost_rollouts(
         assert lost in yaml.safe_load(notes.read_text())[0]["notes"]
     else:
         assert status == 2
-        assert f"is incomplete: {lost}; resume the run with" in capsys.readouterr().err
+        assert f"is incomplete: {lost}; resume the run" in capsys.readouterr().err
     export(result, tmp_path, "every-eval-ever", "--subject", "verifier", *ORGANIZATION_OPTIONS)
     assert read_record(tmp_path)[0]["source_metadata"]["additional_details"]["lost_rollouts"] == lost
     export(result, tmp_path, "inspect")
