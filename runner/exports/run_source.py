@@ -209,10 +209,10 @@ class ExportedGame:
             return label_word(label)
         if self.rollout.subject is not None:
             return None
-        why = "run's dataset has none, because its owner keeps them private; export a run on a dataset with labels"
+        reason = "run's dataset has none, because its owner keeps them private; export a run on a dataset with labels"
         if self.analyzed_run is not None:
-            why = f"run is an analysis, which has no right answers; export the analyzed run, {self.analyzed_run}"
-        raise UsageError(f"this format needs labels, but the {why}")
+            reason = f"run is an analysis, which has no right answers; export the analyzed run, {self.analyzed_run}"
+        raise UsageError(f"this format needs labels, but the {reason}")
 
 
 @dataclass(frozen=True)
