@@ -7,6 +7,7 @@ The schema is in `schemas/` of github.com/evaleval/every_eval_ever. The files ar
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -56,7 +57,8 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         for game in source.games():
             row = record.build_row(game, export)
             if row is not None:
-                line = orjson.dumps(row) + b"\n"
+                # In ASCII, since readers may split the file at every line separator of Unicode, such as U+2028.
+                line = json.dumps(row).encode() + b"\n"
                 digest.update(line)
                 file.write(line)
                 rows += 1
@@ -101,10 +103,11 @@ class _Record:
         self.developer, self.model = developer if name else "unknown", name or self.id
         finished = source.manifest.finished_at or source.manifest.started_at
         self._finished_seconds = str(int(datetime.fromisoformat(finished).timestamp()))
-        self._evaluation_id = f"{source.manifest.benchmark}/{self.id}/{self._finished_seconds}"
         identity = [source.folder.run_id, source.manifest.identity, subject["agent"], self._finished_seconds]
         digest = tagged_hash(NAME, identity)
         self.uuid = UUID(bytes=bytes.fromhex(digest)[:16], version=4)
+        # The format suggests an id without the digest, but the points of a sweep may end in the same second.
+        self._evaluation_id = f"{source.manifest.benchmark}/{self.id}/{self._finished_seconds}-{digest[:8]}"
 
     def to_json(self, samples: Path, checksum: str, rows: int, written: WrittenExport) -> dict[str, object]:
         """Return the record. `samples`, `checksum` and `rows` describe the file with the rollouts."""
@@ -198,7 +201,7 @@ class _Record:
                 "details": {"clusters": str(row["clusters"])},
                 "uncertainty": uncertainty,
             },
-            **self._describe_generation(),
+            "generation_config": {"generation_args": self._generation_args()},
         }
 
     def _describe_dataset(self) -> dict[str, object]:
@@ -216,20 +219,16 @@ class _Record:
         name = Path(settings.path).name
         return {"dataset_name": name, "source_type": "other", "additional_details": details}
 
-    def _describe_generation(self) -> dict[str, object]:
+    def _generation_args(self) -> dict[str, object]:
         settings = self._source.plan.spec.experiment.models[self._subject["model_group"]]
-        args = {"prompt_template": self._source.prompt(self._subject["agent"]), **generation_options(settings)}
-        return {"generation_config": {"generation_args": args}}
+        return {"prompt_template": self._source.prompt(self._subject["agent"]), **generation_options(settings)}
 
     def build_row(self, game: ExportedGame, written: WrittenExport) -> dict[str, object] | None:
         """Return the row of a rollout. If the format cannot represent it, count it in `written` and return None."""
-        rollout, agent = game.rollout, self._subject["agent"]
-        if rollout.outcome == Outcome.TRANSPORT_FAILED:
-            written.omitted["rollouts lost in transport, which have no game to score"] += 1
-            return None
+        rollout, agent, label = game.rollout, self._subject["agent"], game.label
         chat = game.chat(agent)
-        if not chat:
-            written.omitted[f"rollouts without a request to {agent}"] += 1
+        if rollout.outcome == Outcome.TRANSPORT_FAILED or label is None or not chat:
+            written.omitted[_omission_reason(game, agent)] += 1
             return None
         answers = [call for call in game.calls(agent) if call.is_answer]
         messages = [
@@ -246,7 +245,7 @@ class _Record:
             "interaction_type": "multi_turn",
             "input": {
                 "raw": orjson.dumps(game.columns, option=orjson.OPT_SORT_KEYS).decode(),
-                "reference": game.label.split(", "),
+                "reference": label.split(", "),
             },
             "output": None,
             "messages": messages,
@@ -254,26 +253,36 @@ class _Record:
             "evaluation": {
                 "score": float(bool(rollout.correct)),
                 "is_correct": bool(rollout.correct),
-                "num_turns": sum(message["role"] == "assistant" for message in messages),
+                "num_turns": sum(message["role"] == "assistant" for message in messages) or None,
             },
-            "token_usage": token_usage(answers, with_reasoning=False),
+            "token_usage": token_usage(answers),
             "performance": {"latency_ms": sum(call.latency_ms or 0.0 for call in answers)},
             "error": rollout.error,
             "metadata": _build_metadata(game),
         }
 
     def _build_attribution(self, game: ExportedGame, last: int) -> list[dict[str, object]]:
-        if self._subject["role"] != "verifier" or game.verdict is None:
+        verdict = game.verdict_of(self._subject["agent"])
+        if verdict is None or self._source.fixed_verdicts is not None:
             return []
         return [
             {
                 "turn_idx": last,
                 "source": f"messages[{last}].content",
-                "extracted_value": game.verdict,
+                "extracted_value": verdict,
                 "extraction_method": "exact_match",
                 "is_terminal": True,
             }
         ]
+
+
+def _omission_reason(game: ExportedGame, agent: str) -> str:
+    """Return the reason why the format cannot represent a rollout."""
+    if game.rollout.outcome == Outcome.TRANSPORT_FAILED:
+        return "rollouts lost in transport, which have no game to score"
+    if game.label is None:
+        return "rollouts without a label, because they ended before a prover's statement"
+    return f"rollouts without a request to {agent}"
 
 
 def _to_text(value: Any) -> str:

@@ -16,6 +16,7 @@ from runner.base.text import interval_ends
 from runner.documents.yaml_writer import dump
 from runner.exports.export_file import ExportOptions, WrittenExport
 from runner.exports.run_source import RunSource
+from runner.results.manifest import Status
 from runner.results.metric_definitions import RANKING_METRIC
 
 NAME = "hf-eval-results"
@@ -25,7 +26,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     """Write the entry below `target`.
 
     Raises:
-        UsageError: a required option is missing, or the run has no accuracy of its own.
+        UsageError: a required option is missing, or the run is incomplete or has no accuracy of its own.
         RunError: the file cannot be written.
     """
     subject = source.require_subject(options.subject, NAME)
@@ -37,11 +38,10 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     if (reason := source.why_no_own_accuracy) is not None:
         raise UsageError(f"{source.folder.run_id} has no {RANKING_METRIC} of its own: {reason}. Export another run")
     row = source.metric(RANKING_METRIC)
-    if row is None:
-        raise UsageError(
-            f"run {source.folder.run_id} has no {RANKING_METRIC}, because no rollout has a verdict; resume the run, or "
-            "export another one"
-        )
+    if row is None or source.manifest.status == Status.INCOMPLETE:
+        no_verdict = f"has no {RANKING_METRIC}, because no rollout has a verdict"
+        problem = no_verdict if row is None else f"is incomplete: {source.lost_rollouts}"
+        raise UsageError(f"run {source.folder.run_id} {problem}; resume the run, or export another one")
     entry: dict[str, object] = {
         "dataset": {"id": options.hf_dataset, "task_id": options.task_id},
         "value": row["value"],
@@ -69,9 +69,10 @@ def _build_notes(source: RunSource, row: Any, subject: str) -> str:
     agents = ", ".join(f"{agent['agent']}: {agent['model']}" for agent in manifest.agents)
     exchange = f"; {source.exchange}" if source.exchange else ""
     copied = f"; {source.copied_answers}" if source.copied_answers else ""
+    lost = f"; {source.lost_rollouts}" if source.lost_rollouts else ""
     return (
         f"nip-run {manifest.version}, run {manifest.run_id}, protocol {manifest.protocol}; "
         f"{RANKING_METRIC} of the verifier; subject: {subject}; {agents}{exchange}{debates}{copied}; "
-        f"n = {row['n']} rollouts in {row['clusters']} clusters; "
+        f"n = {row['n']} rollouts in {row['clusters']} clusters{lost}; "
         f"interval: {interval}{stopped}"
     )

@@ -185,17 +185,17 @@ class _Log:
         """Return the sample of a game, and count its tokens."""
         rollout = game.rollout
         calls = [call for call in rollout.calls if call.is_answer]
-        is_lost = rollout.outcome == Outcome.TRANSPORT_FAILED
+        is_lost, label = rollout.outcome == Outcome.TRANSPORT_FAILED, game.label or ""
         task = orjson.dumps(game.columns).decode()
         return {
             "id": rollout.job.datapoint.id,
             "epoch": rollout.job.number + 1,
             "input": task,
             **({"choices": list(listed.ballot.texts)} if (listed := rollout.answers) is not None else {}),
-            "target": game.label if listed is None else game.label.split(", "),
+            "target": label if listed is None else label.split(", "),
             "messages": self._build_messages(game, task),
             "output": {"model": self._subject["model"] if self._subject else NO_MODEL, "choices": []},
-            "scores": None if is_lost else {SCORE: _build_score(game)},
+            "scores": None if rollout.correct is None else {SCORE: _build_score(game)},
             "metadata": self._sample_metadata(game),
             "store": {},
             "events": [],
@@ -266,8 +266,11 @@ def _count_usage(
 ) -> dict[str, dict[str, int]]:
     """Return the tokens of calls, by the result of `name_of` for the call, and add them to the totals of the log."""
     calls_by_name = group_pairs((name_of(call), call) for call in calls)
-    usage = {name: token_usage(calls, with_reasoning=True) for name, calls in calls_by_name.items()}
+    usage = {name: token_usage(calls) for name, calls in calls_by_name.items()}
     for name, tokens in usage.items():
+        # Inspect's `input_tokens` excludes the tokens that a cache read or wrote.
+        cached = tokens["input_tokens_cache_read"] + tokens.get("input_tokens_cache_write", 0)
+        tokens["input_tokens"] = max(0, tokens["input_tokens"] - cached)
         for kind, number in tokens.items():
             totals[name][kind] += number
     return usage

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 from runner.base.errors import UsageError
 from runner.base.text import comma_join
 from runner.game.prompts.chat import ChatMessage
-from runner.game.protocols.protocol import Decision, label_player, label_word, stance_word
+from runner.game.protocols.protocol import Decision, label_player, label_word, stance_word, verdict_word
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.rows import fixed_verdicts_of
@@ -164,6 +164,13 @@ class ExportedGame:
             return rollout.answers.chosen_letter
         return stance_word(Decision(rollout.decision)) if rollout.outcome == Outcome.DECIDED else None
 
+    def verdict_of(self, agent: str) -> str | None:
+        """Return the verdict that an agent gave: of a judge of a panel, its own one; None if it gave none."""
+        if self.rollout.panel is None:
+            return self.verdict if self.cast[agent]["role"] == "verifier" else None
+        decisions = {judge.agent: judge.verdict.decision for judge in self.rollout.panel}
+        return None if decisions.get(agent, Decision.NONE) == Decision.NONE else verdict_word(decisions[agent])
+
     @property
     def columns(self) -> dict[str, Any]:
         """The columns of the datapoint; listed answers are a mapping of the game's letters to texts."""
@@ -189,24 +196,23 @@ class ExportedGame:
         return {name: value for name, value in optional_facts.items() if value is not None}
 
     @property
-    def label(self) -> str:
+    def label(self) -> str | None:
         """The right verdict: `accept`, `reject`, or the letters of the right answers, such as `A, C`.
+
+        None if the label depends on a prover's statement, and the game ended without one.
 
         Raises:
             UsageError: the run has no labels: it is an analysis, or the dataset's owner keeps them private.
         """
         label = shown_label(self.rollout)
-        if label is None and self.analyzed_run is not None:
-            raise UsageError(
-                "this format needs labels, but the run is an analysis, which has no right answers; export the analyzed "
-                f"run, {self.analyzed_run}"
-            )
-        if label is None:
-            raise UsageError(
-                "this format needs labels, but the run's dataset has none, because its owner keeps them private; "
-                "export a run on a dataset with labels"
-            )
-        return label_word(label)
+        if label is not None:
+            return label_word(label)
+        if self.rollout.subject is not None:
+            return None
+        reason = "run's dataset has none, because its owner keeps them private; export a run on a dataset with labels"
+        if self.analyzed_run is not None:
+            reason = f"run is an analysis, which has no right answers; export the analyzed run, {self.analyzed_run}"
+        raise UsageError(f"this format needs labels, but the {reason}")
 
 
 @dataclass(frozen=True)
@@ -320,6 +326,12 @@ class RunSource:
         return fixed_verdicts_of(self.folder)
 
     @property
+    def lost_rollouts(self) -> str | None:
+        """A sentence about rollouts that were lost in transport; None if there are none."""
+        lost = self.manifest.transport_failed
+        return f"{lost} of {self.manifest.rollouts} rollouts lost in transport" if lost else None
+
+    @property
     def copied_answers(self) -> str | None:
         """A sentence about answers that come from other runs; None if there are none."""
         origins, replay = self.manifest.origins, self.manifest.replay_of
@@ -345,6 +357,7 @@ class RunSource:
             "until": self.stopped,
             "fixed_verdicts": self.fixed_verdicts,
             "copied_answers": self.copied_answers,
+            "lost_rollouts": self.lost_rollouts,
         }
         if manifest.rejudge_of is not None:
             sentences["debates_of"] = manifest.rejudge_of.run_id
@@ -393,27 +406,22 @@ class RunSource:
                     yield ExportedGame(rollout, requests, cast, stances, new_judge, start_ms, analyzed_run)
 
 
-def token_usage(calls: Sequence[Call], *, with_reasoning: bool) -> dict[str, int]:
+def token_usage(calls: Sequence[Call]) -> dict[str, int]:
     """Return the tokens of calls, with the names that Inspect and Every Eval Ever use.
 
-    Cache writes and reasoning are left out if they are 0, since most servers do not report them.
+    `input_tokens` includes the tokens that a cache read or wrote. Cache writes and reasoning are left out if they are
+    0, since most servers do not report them.
     """
-    prompt = completion = cached = cache_written = reasoning = 0
-    for call in calls:
-        prompt += call.prompt_tokens
-        completion += call.completion_tokens
-        cached += call.cached_tokens
-        cache_written += call.cache_write_tokens
-        reasoning += call.reasoning_tokens
+    prompt, completion = sum(call.prompt_tokens for call in calls), sum(call.completion_tokens for call in calls)
     optional = {
-        "input_tokens_cache_write": cache_written,
-        "reasoning_tokens": reasoning if with_reasoning else 0,
+        "input_tokens_cache_write": sum(call.cache_write_tokens for call in calls),
+        "reasoning_tokens": sum(call.reasoning_tokens for call in calls),
     }
     return {
         "input_tokens": prompt,
         "output_tokens": completion,
         "total_tokens": prompt + completion,
-        "input_tokens_cache_read": cached,
+        "input_tokens_cache_read": sum(call.cached_tokens for call in calls),
         **{name: tokens for name, tokens in optional.items() if tokens},
     }
 

@@ -6,7 +6,7 @@ The transcripts are Scout's own, or the samples of Inspect logs, whose ids in Sc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import orjson
@@ -16,7 +16,7 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import make_folders
 from runner.exports.export_file import ExportOptions, WrittenExport
 from runner.exports.run_source import RunSource
-from runner.exports.scout_scans import shared_columns, write_json, write_results
+from runner.exports.scout_scans import shared_columns, write_descriptions, write_results
 from runner.exports.transcript_verdicts import SampleVerdicts, TranscriptVerdict, check_transcripts, read_verdicts
 
 SCANNER = "verdict"
@@ -47,10 +47,9 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     for scanner, scanner_rows in rows.items():
         path = folder / f"{scanner}.parquet"
         export.files[path] = write_results(scanner_rows, path)
-    write_json(folder / "_scan.json", _build_spec(source, verdicts, scan_id, rows))
-    write_json(
-        folder / "_summary.json", {"complete": True, "scanners": {name: _summarize(rows[name]) for name in rows}}
-    )
+    transcripts = {str(verdict.transcript_id): verdict.file for verdict in verdicts}
+    scanners = {name: {"name": name, "params": _params(source)} for name in rows}
+    write_descriptions(source, folder, transcripts, scanners, {name: _summarize(rows[name]) for name in rows})
     return export
 
 
@@ -58,20 +57,6 @@ def _summarize(rows: Sequence[Mapping[str, object]]) -> dict[str, int]:
     """Return the counts of a scanner. Scout counts results that are neither false nor 0."""
     results = sum(row["value"] not in ("false", "0.0") for row in rows)
     return {"scans": len(rows), "results": results, "errors": 0}
-
-
-def _build_spec(
-    source: RunSource, verdicts: Sequence[TranscriptVerdict], scan_id: str, scanners: Iterable[str]
-) -> dict[str, object]:
-    manifest = source.manifest
-    return {
-        "scan_id": scan_id,
-        "scan_name": manifest.run_id,
-        "timestamp": manifest.started_at,
-        "packages": {"nip-run": manifest.version},
-        "transcripts": {"type": "database", "transcript_ids": {str(v.transcript_id): v.file for v in verdicts}},
-        "scanners": {scanner: {"name": scanner, "params": _params(source)} for scanner in scanners},
-    }
 
 
 def _params(source: RunSource) -> dict[str, str]:

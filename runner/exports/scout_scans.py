@@ -6,7 +6,7 @@ to the row of the whole game in the transcripts, and to its messages by their id
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -60,31 +60,35 @@ def write_scan(source: RunSource, folder: Path) -> dict[Path, int]:
         target / f"{table.name}.parquet": write_results(_rows(source, table, scan_id), target / f"{table.name}.parquet")
         for table in tables
     }
-    write_json(target / "_scan.json", _build_spec(source, tables, scan_id))
-    write_json(target / "_summary.json", {"complete": True, "scanners": {t.name: _summarize(t) for t in tables}})
+    games = (game_transcript_id(run_id, result.rollout_id) for table in tables for result in table.results)
+    scanners = {table.name: {"name": table.analyzer, "params": _params(table)} for table in tables}
+    write_descriptions(
+        source, target, dict.fromkeys(games, f"{source.folder.run_id}.parquet"), scanners,
+        {table.name: _summarize(table) for table in tables},
+    )  # fmt: skip
     return files
 
 
-def write_json(path: Path, data: Mapping[str, object]) -> None:
-    """Write a file of a scan."""
-    path.unlink(missing_ok=True)
-    with create(path) as file:
-        file.write(orjson.dumps(data, option=orjson.OPT_INDENT_2))
-
-
-def _build_spec(source: RunSource, tables: Sequence[AnalysisTable], scan_id: str) -> dict[str, object]:
-    file = f"{source.folder.run_id}.parquet"
-    games = dict.fromkeys(
-        game_transcript_id(source.manifest.run_id, r.rollout_id) for table in tables for r in table.results
-    )
-    return {
-        "scan_id": scan_id,
+def write_descriptions(
+    source: RunSource,
+    folder: Path,
+    transcripts: Mapping[str, str],
+    scanners: Mapping[str, object],
+    summaries: Mapping[str, object],
+) -> None:
+    """Write the two JSON files of a scan; `transcripts` has the file of each transcript by id."""
+    spec = {
+        "scan_id": folder.name.removeprefix("scan_id="),
         "scan_name": source.manifest.run_id,
         "timestamp": source.manifest.started_at,
         "packages": {"nip-run": source.manifest.version},
-        "transcripts": {"type": "database", "transcript_ids": dict.fromkeys(games, file)},
-        "scanners": {table.name: {"name": table.analyzer, "params": _params(table)} for table in tables},
+        "transcripts": {"type": "database", "transcript_ids": transcripts},
+        "scanners": scanners,
     }
+    for name, data in (("_scan.json", spec), ("_summary.json", {"complete": True, "scanners": summaries})):
+        (folder / name).unlink(missing_ok=True)
+        with create(folder / name) as file:
+            file.write(orjson.dumps(data, option=orjson.OPT_INDENT_2))
 
 
 def _params(table: AnalysisTable) -> dict[str, str]:

@@ -67,13 +67,10 @@ class TrainingLoop:
             stored = {group: files.files for group, files in self.plan.spec.trainer_files.items()}
             check_startable(self.plan.training.trainers, stored)
         for iteration in range(iterations):
-            self._iterate(iteration)
+            switched = self.stages.find_last(ModelSwitch, iteration) or self._train(iteration)
+            self.models = with_states(self.models, switched.models)
+            self.on_switch(self._games.folder_of(iteration), switched.outcomes)
         self._games.play_test(iterations, self.models)
-
-    def _iterate(self, iteration: int) -> None:
-        switched = self.stages.find_last(ModelSwitch, iteration) or self._train(iteration)
-        self.models = with_states(self.models, switched.models)
-        self.on_switch(self._games.folder_of(iteration), switched.outcomes)
 
     def _train(self, iteration: int) -> ModelSwitch:
         """Do all stages of an iteration that are not done yet, and return the record of the new models."""

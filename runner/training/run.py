@@ -81,18 +81,13 @@ def train(
             if finished:
                 return saved_result(results, folder, manifest, notes)
             plan = _with_saved_trainers(plan, folder)
-        _write_inputs(plan, folder)
+        write_run_files(plan.games, folder)
+        if _iterations_left(plan, folder):
+            _store_trainer_files(plan, folder)
         session = _TrainingSession(plan, results, folder, manifest, options, sleep)
         session.add_notes(notes)
         session.complete()
     return session.result()
-
-
-def _write_inputs(plan: TrainingPlan, folder: RunFolder) -> None:
-    """Write the spec, inputs and trainers' files of a run to its folder."""
-    write_run_files(plan.games, folder)
-    if _iterations_left(plan, folder):
-        _store_trainer_files(plan, folder)
 
 
 @dataclass

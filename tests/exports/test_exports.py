@@ -90,6 +90,15 @@ def test_record_rows_have_the_messages_of_the_subject(result: FinishedRun, tmp_p
         assert f"Decision: {attribution['extracted_value']}" in message["content"]
 
 
+def test_records_of_two_agents_with_the_same_model_have_different_ids(result: FinishedRun, tmp_path: Path) -> None:
+    records = []
+    for subject in ("prover", "verifier"):
+        export(result, tmp_path / subject, "every-eval-ever", "--subject", subject, *ORGANIZATION_OPTIONS)
+        records.append(read_record(tmp_path / subject)[0])
+    assert records[0]["model_info"]["id"] == records[1]["model_info"]["id"]
+    assert records[0]["evaluation_id"] != records[1]["evaluation_id"]
+
+
 @pytest.mark.full
 def test_exports_of_a_run_are_byte_identical(result: FinishedRun, tmp_path: Path) -> None:
     def export_files(folder: Path) -> dict[str, bytes]:

@@ -22,7 +22,7 @@ from runner.exports.mlflow.curve import is_step
 from runner.exports.mlflow.games import GamesRecordBuilder
 from runner.exports.mlflow.limits import MlflowTexts, sent_bytes
 from runner.exports.mlflow.record import MetricPoint, MlflowRun
-from runner.exports.mlflow.sender import _build_spans
+from runner.exports.mlflow.sender import _build_spans, _format_traces_tag, _skip_sent_traces
 from runner.exports.mlflow.training import training_record
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -32,6 +32,7 @@ from tests.support.paths import ROOT
 from tests.support.runs import metric, run_spec
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
+from tests.support.tournaments import tournament_spec
 from tests.support.training import training_spec
 
 SECRET = "correct-horse-battery-staple"
@@ -71,6 +72,26 @@ def test_benchmark_has_accuracy_by_game_and_all_metrics_at_the_last_step(result:
     assert last_metrics["counts.completions"] == RunFolder(result.path).manifest().completions
     assert record.status == "FINISHED"
     assert record.notes == ()
+
+
+@pytest.mark.parametrize(("key", "sent_again"), [("rollouts.per_datapoint=3", 0), ("dataset.limit=8", 12)])
+def test_extended_run_sends_the_traces_of_all_its_new_games(
+    result: FinishedRun, tmp_path: Path, key: str, sent_again: int
+) -> None:
+    """New repeats follow all earlier games, but new datapoints change the positions of earlier games."""
+    before = build_record(result.path)
+    keys, traces = _skip_sent_traces(before, "0")
+    sent = [*keys, *(trace.key for trace in traces)]
+    shutil.copytree(result.path.parent.parent, tmp_path / "results")
+    overrides = {"dataset.limit": "dataset.limit=6", "rollouts.per_datapoint": "rollouts.per_datapoint=2"}
+    overrides[key.partition("=")[0]] = key
+    extended = run_spec(ROOT / "specs" / "quickstart.yaml", tmp_path / "results", *overrides.values())
+    assert extended.run_id == result.run_id
+    skipped, traces = _skip_sent_traces(build_record(extended.path), _format_traces_tag(sent))
+    sent_later = [trace.key for trace in traces]
+    rollouts = parquet_rows(extended.path / "rollouts.parquet")
+    assert (len(sent), len({*sent, *sent_later}), len(rollouts)) == (12, len(rollouts), len(rollouts))
+    assert len({*sent_later} & {*sent}) == sent_again == 12 - len(skipped)
 
 
 @pytest.mark.full
@@ -134,6 +155,19 @@ def test_trained_models_have_a_lineage_and_play_in_the_following_test(training_r
     }
     assert set(parts["t2"].plays_with) == {model.key for model in record.models if model.step == 1}
     assert parts["i0"].plays_with == ()
+
+
+@pytest.mark.full
+def test_only_parts_of_a_training_run_are_nested(training_run: RunFolder, tmp_path: Path) -> None:
+    """A tournament is not exported, so that its pairings are runs of their own."""
+    spec = tournament_spec(tmp_path, size=2, tournament={"games": 12})
+    tournament = Results(tmp_path / "results").find(run_spec(spec, tmp_path / "results").run_id)
+    for parent, has_nested_runs in ((training_run, True), (tournament, False)):
+        for part in Results.of(parent).parts_of(parent.run_id):
+            with closing(GamesRecordBuilder(part, journal=False)) as games:
+                record, orphan = games.record(parent.manifest()), games.record()
+            assert record.tags["nip_run.part"] in (("games", "test") if has_nested_runs else ("pairing",))
+            assert (record.parent is not None) == has_nested_runs == any("not nested" in note for note in orphan.notes)
 
 
 @pytest.mark.gate

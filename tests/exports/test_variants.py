@@ -1,4 +1,4 @@
-"""Exports of runs with varied games: swapped seats, both stances, votes, rejudged debates."""
+"""Exports of runs with varied games: swapped seats, both stances, votes, panels, refusals, rejudged debates."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
+import yaml
 
 from runner.cli.main import main
 from runner.runs.finished.result import FinishedRun
 from tests.support.files import parquet_rows
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.runs import run_spec, table
+from tests.support.paths import ROOT
+from tests.support.runs import metric, run_spec, table
+from tests.support.servers.answers import run_reply_server
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
@@ -178,3 +182,91 @@ def test_run_that_stopped_early_states_its_interval_method(tmp_path: Path) -> No
     export(result, tmp_path, "hf-eval-results", "--subject", "verifier", *HUB_OPTIONS)
     (notes,) = (tmp_path / ".eval_results").iterdir()
     assert "confidence sequence" in notes.read_text().replace("\n", " ")
+
+
+def test_tokens_of_an_inspect_log_exclude_those_that_a_cache_read(tmp_path: Path) -> None:
+    with run_chat_server(cached_tokens=7) as server:
+        result = run_spec(spec_file(tmp_path, server.base_url, size=2), tmp_path / "results")
+    export(result, tmp_path, "inspect")
+    usage = read_header(tmp_path / f"{result.run_id}.eval")["stats"]["model_usage"]["tiny"]
+    calls = table(result.path, "completions")
+    prompt_tokens = sum(call["prompt_tokens"] for call in calls)
+    assert usage["input_tokens_cache_read"] == 7 * len(calls)
+    assert usage["input_tokens"] == prompt_tokens - 7 * len(calls)
+    assert usage["total_tokens"] == prompt_tokens + usage["output_tokens"]
+
+
+@pytest.mark.parametrize("options", [{"text": "In\u2028Unicode.\x85\n\nDecision: accept"}, {"kind": "refusal"}])
+def test_each_line_of_a_record_is_valid_however_a_reader_splits_the_file(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    with run_chat_server(**options) as server:
+        spec = spec_file(tmp_path, server.base_url, size=2, rollouts={"max_unusable": 1.0})
+        result = run_spec(spec, tmp_path / "results")
+    export(result, tmp_path, "every-eval-ever", "--subject", "verifier", *ORGANIZATION_OPTIONS)
+    _, rows = read_record(tmp_path)
+    schema = json.loads((ROOT / "tests/fixtures/every_eval_ever/instance_level_eval.schema.json").read_text())
+    assert len(rows) == 2
+    for row in rows:
+        jsonschema.validate(row, schema)
+        assert row["evaluation"]["num_turns"] == (1 if "text" in options else None)
+
+
+def test_attributed_verdict_of_a_panels_judge_is_its_own(tmp_path: Path) -> None:
+    result = run_spec(ROOT / "specs" / "panel_debate.yaml", tmp_path / "results", "dataset.limit=8")
+    export(result, tmp_path, "every-eval-ever", "--subject", "judge1", *ORGANIZATION_OPTIONS)
+    _, rows = read_record(tmp_path)
+    attributions = [(row, *row["answer_attribution"]) for row in rows]
+    assert any(attribution["extracted_value"] != row["metadata"]["decision"] for row, attribution in attributions)
+    for row, attribution in attributions:
+        assert f"Decision: {attribution['extracted_value']}" in row["messages"][attribution["turn_idx"]]["content"]
+
+
+def test_game_that_ends_before_its_answer_is_stated_has_no_label_and_no_score(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def reply(body: Any) -> str:
+        is_stated = "is prime?" not in json.dumps(body["messages"])
+        return "Answer: 2231\nDecision: accept" if is_stated else "I do not know.\nDecision: accept"
+
+    with run_reply_server(reply) as server:
+        model = f"+models.offline={{provider: openai, model: tiny, base_url: '{server.base_url}'}}"
+        overrides = ("dataset.limit=6", "rollouts.max_unusable=1.0", "~models.offline", model)
+        result = run_spec(ROOT / "specs" / "proposer_critic.yaml", tmp_path / "results", *overrides)
+    accuracy = metric(result, "accuracy")
+    assert 0 < accuracy["n"] < 6
+    assert export(result, tmp_path, "inspect") == 0
+    samples = read_samples(tmp_path / f"{result.run_id}.eval")
+    scores = [sample["scores"]["verdict"]["value"] for sample in samples if sample["scores"]]
+    assert (len(samples), len(scores), sum(scores)) == (6, accuracy["n"], accuracy["value"] * accuracy["n"])
+    assert {sample["target"] for sample in samples if not sample["scores"]} == {""}
+    assert export(result, tmp_path, "scout") == 0
+    rows = parquet_rows(tmp_path / f"{result.run_id}.parquet")
+    assert {row["rollout_id"] for row in rows if row["success"] is not None and row["score"] and row["label"]} == {
+        sample["uuid"] for sample in samples if sample["scores"]
+    }
+    assert export(result, tmp_path, "every-eval-ever", "--subject", "proposer", *ORGANIZATION_OPTIONS) == 0
+    assert len(read_record(tmp_path)[1]) == accuracy["n"]
+    assert "rollouts without a label" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("max_lost", [0.0, 1.0])
+def test_exported_accuracy_never_hides_lost_rollouts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], max_lost: float
+) -> None:
+    with run_chat_server(faults={"server_error": 0.2}) as server:
+        changes = {"retry": {"transient": {"attempts": 1}}, "rollouts": {"max_transport_failed": max_lost}}
+        result = run_spec(spec_file(tmp_path, server.base_url, **changes), tmp_path / "results")
+    lost = f"{result.metrics['outcomes']['transport_failed']} of 12 rollouts lost in transport"
+    status = export(result, tmp_path, "hf-eval-results", "--subject", "verifier", *HUB_OPTIONS)
+    if max_lost:
+        assert status == 0
+        (notes,) = (tmp_path / ".eval_results").iterdir()
+        assert lost in yaml.safe_load(notes.read_text())[0]["notes"]
+    else:
+        assert status == 2
+        assert f"is incomplete: {lost}; resume the run" in capsys.readouterr().err
+    export(result, tmp_path, "every-eval-ever", "--subject", "verifier", *ORGANIZATION_OPTIONS)
+    assert read_record(tmp_path)[0]["source_metadata"]["additional_details"]["lost_rollouts"] == lost
+    export(result, tmp_path, "inspect")
+    assert read_header(tmp_path / f"{result.run_id}.eval")["eval"]["metadata"]["lost_rollouts"] == lost

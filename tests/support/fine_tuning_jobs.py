@@ -22,7 +22,7 @@ EXAMPLE = {"messages": [{"role": "user", "content": "Is it right?"}, {"role": "a
 
 
 def make_job(folder: Path, **changes: Any) -> FineTuneJob:
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "job").mkdir(parents=True, exist_ok=True)
     method = changes.get("method", "sft")
     pair = {"input": {"messages": []}, "preferred_output": [], "non_preferred_output": []}
     dataset = folder / f"m.{method}.jsonl"

@@ -143,6 +143,7 @@ def _export_fine_tune_files(args: argparse.Namespace, folder: RunFolder) -> int:
     """Write the games of a run as training data."""
     from runner.results.finetune.files import FineTuneFiles, TreeSettings
     from runner.results.folder import FINE_TUNE
+    from runner.results.manifest import PLAYED
     from runner.runs.finished.reconstruction import Reconstructor, played_plan
 
     plan = played_plan(folder, trusts_manifest=True)
@@ -155,6 +156,11 @@ def _export_fine_tune_files(args: argparse.Namespace, folder: RunFolder) -> int:
     swapped_agents = plan.players(swapped=True) if plan.seats else {}
     files = FineTuneFiles(target, settings, plan.players(), folder.run_id, trees, swapped_agents=swapped_agents)
     _show_fine_tune_files(target, _write_fine_tune_files(files, Reconstructor(folder, plan)), as_json=args.json)
+    if (status := folder.manifest().status) not in PLAYED:
+        note(
+            f"run {folder.run_id} is {status.value}, so the files have only the games that are finished; resume the "
+            f"run with `nip-run {folder.path}`, then export it again"
+        )
     return ExitCode.DONE
 
 
@@ -168,6 +174,11 @@ def _check_exportable(args: argparse.Namespace, folder: RunFolder, plan: Plan, m
         raise UsageError(
             f"{folder.run_id} judges the debates of {plan.debates.run_id}, so it has no games itself; export the "
             "judged run"
+        )
+    if not plan.spec.dataset.is_labelled and plan.spec.experiment.dataset.checker is None:
+        raise UsageError(
+            f"{folder.run_id} has no labels, and fine-tuning files need games with known rewards; export a run on a "
+            "dataset with labels"
         )
     if method != "sft" and args.true_labels:
         raise UsageError(f"--true-labels works only with sft, not with {method}; omit --true-labels")

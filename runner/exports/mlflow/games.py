@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -11,7 +12,6 @@ from runner.exports.mlflow.assessments import assessment_records, trace_key
 from runner.exports.mlflow.curve import Curve, interval_points, value_points
 from runner.exports.mlflow.limits import MlflowTexts
 from runner.exports.mlflow.record import (
-    AssessmentRecord,
     GameTrace,
     MetricPoint,
     MlflowRun,
@@ -79,7 +79,9 @@ class GamesRecordBuilder:
             tags=run_tags(manifest, curve.plan, self._folder, self._texts, _format_page_note(manifest, summary)),
             inputs=(dataset_record(manifest, curve.plan, context),),
             traces=self._build_traces if has_traces else tuple,
-            assessments=self._build_assessments if has_traces else tuple,
+            assessments=partial(assessment_records, self._folder, run_key(manifest), self._texts)
+            if has_traces
+            else tuple,
             notes=tuple(self._texts.notes),
         )
 
@@ -110,9 +112,6 @@ class GamesRecordBuilder:
                 rollout.outcome == Outcome.TRANSPORT_FAILED,
                 spans,
             )
-
-    def _build_assessments(self) -> Iterator[AssessmentRecord]:
-        return assessment_records(self._folder, run_key(self._folder.manifest()), self._texts)
 
     def _curve_of(self, manifest: Manifest) -> Curve:
         """Return the curve so far. If the plan has changed, as it may when the run is resumed, return a new curve."""

@@ -40,11 +40,11 @@ def common_fields(
     folder: RunFolder, manifest: Manifest, plan: Plan, texts: MlflowTexts, parent: Manifest | None, *, journal: bool
 ) -> dict[str, Any]:
     """Return the fields of a record that benchmarks and training runs share."""
-    run_id = manifest.parent_run_id
-    if run_id is not None and parent is None:
+    is_nested = _part_of(manifest) in ("games", "test")
+    if is_nested and parent is None:
         texts.add_note(
-            f"{folder.run_id} is not nested below its training run {run_id}, which is not in this results folder; "
-            "export from the folder that has both runs"
+            f"{folder.run_id} is not nested below its training run {manifest.parent_run_id}, which is not in this "
+            "results folder; export from the folder that has both runs"
         )
     has_ended = manifest.status != Status.RUNNING
     return {
@@ -56,7 +56,7 @@ def common_fields(
         "params": flat_params(resolved_spec(plan), texts),
         "plays_with": tuple(dict.fromkeys(_trained_models(plan))),
         "artifacts": tuple(_find_artifacts(folder, texts, journal=journal)) if has_ended else (),
-        "parent": None if parent is None else run_key(parent),
+        "parent": run_key(parent) if is_nested and parent is not None else None,
     }
 
 
@@ -82,7 +82,7 @@ def run_tags(manifest: Manifest, plan: Plan, folder: RunFolder, texts: MlflowTex
         **{name: getattr(manifest, name) for name in _HASHES},
         "parent_run_id": manifest.parent_run_id,
         "iteration": manifest.iteration,
-        "part": None if manifest.parent_run_id is None else "games" if manifest.kind == "training" else "test",
+        "part": _part_of(manifest),
         "models": {row["agent"]: row["model"] for row in manifest.agents},
         "lineage": {group: [vars(step) for step in steps] for group, steps in lineage.items()} or None,
         "components": manifest.components or None,
@@ -104,6 +104,12 @@ def run_tags(manifest: Manifest, plan: Plan, folder: RunFolder, texts: MlflowTex
     }
     all_tags = {**{TAG + name: value for name, value in own_tags.items()}, **mlflow_tags}
     return {name: texts.tag(name, value) for name, value in all_tags.items() if value is not None}
+
+
+def _part_of(manifest: Manifest) -> str | None:
+    """Return which part of a training run or a tournament a run is; None if it is not a part."""
+    suffix = "" if manifest.parent_run_id is None else manifest.run_id.removeprefix(f"{manifest.parent_run_id}-")
+    return {"i": "games", "t": "test", "p": "pairing"}.get(suffix[:1])
 
 
 def dataset_record(manifest: Manifest, plan: Plan, context: str) -> DatasetRecord:

@@ -14,7 +14,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
@@ -59,7 +59,10 @@ FILES_TAG = f"{TAG}files"
 MAX_CONFLICTS = 20
 """How often a record is sent again because another process sends the same one."""
 TRACES_TAG = f"{TAG}traces"
-"""The tag with the number of games whose traces were sent."""
+"""The tag with the number of games whose traces were sent, and a hash of these games.
+
+If a run is extended by datapoints, its games have other positions. Then the hash differs, and all traces are sent.
+"""
 ASSESSMENTS_TAG = f"{TAG}assessments"
 """The tag with a hash of the assessments that were sent."""
 TRACES_PER_UPDATE = 50
@@ -316,15 +319,13 @@ class Sender:
                 self._client.set_tag(sent.run_id, FILES_TAG, text)
 
     def _send_traces(self, run: MlflowRun, stored: Run, sent: SentParts) -> None:
-        """Send the traces that the server lacks. `TRACES_TAG` counts sent traces; MLflow stores duplicates once."""
+        """Send the traces that the server lacks. MLflow stores a trace that is sent twice once."""
         from mlflow.entities import Span, TraceInfo, TraceLocation, TraceState
         from mlflow.tracing.client import TracingClient
 
         client = TracingClient(self.uri)
-        sent_before = int(stored.data.tags.get(TRACES_TAG, "0"))
-        for number, trace in enumerate(run.traces(), 1):
-            if number <= sent_before:
-                continue
+        keys, traces = _skip_sent_traces(run, stored.data.tags.get(TRACES_TAG, "0"))
+        for trace in traces:
             spans = list(_build_spans(trace, run.started_ms))
             start, end = spans[0]["start_time_unix_nano"], spans[0]["end_time_unix_nano"]
             info = TraceInfo(
@@ -346,10 +347,11 @@ class Sender:
                 sent.notes.append(f"this MLflow server does not support traces; update MLflow there ({error})")
                 return
             sent.counts["trace"] += 1
-            if number % TRACES_PER_UPDATE == 0:
-                self._client.set_tag(sent.run_id, TRACES_TAG, str(number))
+            keys.append(trace.key)
+            if len(keys) % TRACES_PER_UPDATE == 0:
+                self._client.set_tag(sent.run_id, TRACES_TAG, _format_traces_tag(keys))
         if sent.counts["trace"]:
-            self._client.set_tag(sent.run_id, TRACES_TAG, str(sent_before + sent.counts["trace"]))
+            self._client.set_tag(sent.run_id, TRACES_TAG, _format_traces_tag(keys))
 
     def _send_assessments(self, run: MlflowRun, stored: Run, sent: SentParts) -> None:
         """Send the assessments that the server lacks. `ASSESSMENTS_TAG` has a hash of all that were sent."""
@@ -427,6 +429,17 @@ def _suppress_conflicts() -> Iterator[None]:
 def _has_other_value(point: MetricPoint, values: Mapping[str, Mapping[int, float]]) -> bool:
     stored = values.get(point.key, {}).get(point.step)
     return stored is not None and abs(stored - point.value) > 1e-9 * max(1.0, abs(point.value))
+
+
+def _skip_sent_traces(run: MlflowRun, tag: str) -> tuple[list[str], Iterator[GameTrace]]:
+    """Return the keys of the first traces, if they are those of the tag, and the traces after them."""
+    traces = iter(run.traces())
+    keys = [trace.key for trace in islice(traces, int(tag.split(maxsplit=1)[0]))]
+    return (keys, traces) if _format_traces_tag(keys) == tag else ([], iter(run.traces()))
+
+
+def _format_traces_tag(keys: Sequence[str]) -> str:
+    return f"{len(keys)} {tagged_hash('mlflow traces', keys)[:16]}"
 
 
 def _build_spans(trace: GameTrace, started_ms: int) -> Iterator[dict[str, Any]]:

@@ -43,10 +43,6 @@ class ExampleLine(NamedTuple):
     key: bytes
     """The digest of what must not occur twice in a dataset: the prompt if the format `repeats`, else the line."""
 
-    def at(self, index: int) -> ExampleLine:
-        """Replace the placeholder for the index, if the format of the line has an index."""
-        return ExampleLine(self.text.replace(_INDEX_PLACEHOLDER, b"%d" % index, 1), self.key)
-
 
 _INDEX_PLACEHOLDER = b"\0"
 """Placeholder for a line's index in its file. JSON never contains this byte, since strings escape it."""
@@ -166,7 +162,7 @@ class ExampleFile:
         if file is not None and not (file == self._name and self._repeats):
             return "duplicate line" if file == self._name else f"already in {file}"
         with self._write_errors():
-            self._lines.write(line.text)
+            self._lines.write(line.text.replace(_INDEX_PLACEHOLDER, b"%d" % self.examples, 1))
             self._trace.write(b'{"line":%d,%b' % (self.examples + 1, trace))
         self.examples += 1
         return None

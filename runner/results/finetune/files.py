@@ -14,7 +14,7 @@ from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.safe_files import make_folder
 from runner.game.protocols.tree_shape import TreeShape
 from runner.results.finetune.deduplication import DedupIndex
-from runner.results.finetune.example_file import ExampleFile, ExampleLine, remove_dataset
+from runner.results.finetune.example_file import ExampleFile, remove_dataset
 from runner.results.finetune.formats import FORMATS, Format
 from runner.results.finetune.game_lines import AgentExample, ExampleBuilder, build_example
 from runner.results.finetune.preferences import preferences
@@ -119,11 +119,7 @@ class FineTuneFiles:
         """Write encoded examples to the files of their agent and of its model group, or count why they are unusable."""
         for example in examples:
             for owner in (_agent_file(example.agent), self._players[example.agent].model_group):
-                file = self._files[example.suffix, owner, example.is_in_validation]
-                line = example.line
-                if file.format.method == "rl" and isinstance(line, ExampleLine):  # a line for RL contains its index
-                    line = line.at(file.examples)
-                file.put(line, example.trace)
+                self._files[example.suffix, owner, example.is_in_validation].put(example.line, example.trace)
 
     def add_preferences(self, rollouts: Sequence[Rollout]) -> None:
         """Add the preference pairs of a tree."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from runner.base.errors import RunError
 from runner.base.storage.atomic_files import atomic_write
-from runner.base.storage.safe_files import make_folder, make_folders
 from runner.training.backends.interface import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, SaveNote
 from runner.training.backends.model_name import name_problem
 
@@ -25,7 +24,7 @@ When the group's server serves the new model, run the same nip-run command again
 
 where NAME is the model's name at the server. The run continues with it.
 """
-METHODS = {"sft": "supervised fine-tuning (sft)", "dpo": "direct preference optimisation (dpo)"}
+METHODS = {"sft": "supervised fine-tuning (sft)", "dpo": "direct preference optimization (dpo)"}
 
 
 class FilesBackend:
@@ -42,14 +41,6 @@ class FilesBackend:
             RunError: the README cannot be written.
         """
         del notes, save_note
-        try:
-            make_folders(job.folder.parent)
-            make_folder(job.folder)
-        except OSError as error:
-            raise RunError(
-                f"cannot create the folder {job.folder}: {error.strerror}. Check the permissions of the results "
-                "folder, and run the same command again"
-            ) from error
         text = README.format(
             group=job.group, name=job.name, base_model=job.base_model, method=METHODS[job.method],
             dataset=job.dataset.absolute(), sha256=job.dataset_sha256, seed=job.seed,

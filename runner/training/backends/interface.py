@@ -33,7 +33,7 @@ class FineTuneJob:
     dataset: Path
     dataset_sha256: str
     folder: Path
-    """The folder for the job's logs and the trainer's files."""
+    """The existing folder for the job's logs and the trainer's files."""
     seed: int
     name: str
     """The name of the experiment, for suffixes and titles."""

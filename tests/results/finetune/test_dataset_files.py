@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runner.cli.main import main
 from runner.game.protocols.tree_shape import TreeShape
 from runner.results.finetune.examples import ExampleSource, Preference
 from runner.results.finetune.files import FineTuneFiles, TreeSettings
 from runner.results.finetune.formats import FORMATS
 from runner.results.finetune.game_lines import build_example, is_in_validation
+from runner.results.manifest import Status
 from runner.rollouts.plan import Plan
 from runner.runs.finished.reconstruction import Reconstructor, saved_plan
 from runner.spec.experiment import FineTune
@@ -289,6 +292,31 @@ def test_unsupported_export_options_are_usage_errors(tmp_path: Path, arguments: 
     assert process.returncode == 2
     assert message in process.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("options", [("openai",), ("trl",), ("verl",), ("openai", "--true-labels")])
+def test_run_without_labels_has_no_fine_tuning_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    spec = spec_file(tmp_path, size=2, fine_tune=None)
+    rows = [{**row, "label": None} for row in json_lines(tmp_path / "data.jsonl")]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = run_spec(spec, tmp_path / "results")
+    assert main(["export", run.run_id, "--format", *options, "--results", str(tmp_path / "results")]) == 2
+    assert f"{run.run_id} has no labels, and fine-tuning files need games with known" in capsys.readouterr().err
+
+
+def test_fine_tuning_files_of_an_unfinished_run_are_announced_as_partial(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run_spec(spec_file(tmp_path, size=2), tmp_path / "results").folder
+    export = ["export", folder.run_id, "--format", "openai", "--results", str(tmp_path / "results")]
+    assert main(export) == 0
+    assert "export it again" not in capsys.readouterr().err
+    folder.write_manifest(replace(folder.manifest(), status=Status.INTERRUPTED))
+    assert main(export) == 0
+    assert "is interrupted, so the files have only the games that are finished" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("consumer", ["openai", "trl"])

@@ -201,11 +201,6 @@ def check_sample(sample: Any, place: str) -> dict[str, Any]:
     return sample
 
 
-def sample_id(sample: Mapping[str, object]) -> str:
-    """Return the id of a sample in an epoch, which is unique in its log."""
-    return f"{sample['id']}-{sample.get('epoch', 1)}"
-
-
 def parse_sample(sample: dict[str, Any], task: Mapping[str, object], place: str, meter: Meter) -> TranscriptSample:
     """Parse a sample of a log that describes its task in `task`.
 
@@ -219,9 +214,9 @@ def parse_sample(sample: dict[str, Any], task: Mapping[str, object], place: str,
         input_ = resolve(sample.get("input"))
         if isinstance(input_, list):
             input_ = "\n\n".join(render_messages(parse_messages(input_), reasoning=False))
-    target, metadata = sample.get("target"), sample.get("metadata")
+    target, metadata, epoch = sample.get("target"), sample.get("metadata"), sample.get("epoch", 1)
     return TranscriptSample(
-        sample_id(sample), str(sample["id"]), messages, sample.get("epoch", 1), text_or_none(sample.get("uuid")),
+        f"{sample['id']}-{epoch}", str(sample["id"]), messages, epoch, text_or_none(sample.get("uuid")),
         text_or_none(task.get("task")), text_or_none(task.get("model")), text_or_none(input_),
         ", ".join(map(str, target)) if isinstance(target, list) else text_or_none(target),
         _error_of(sample), _scores_of(sample), resolve(metadata) if isinstance(metadata, dict) else {},
