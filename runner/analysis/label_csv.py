@@ -135,15 +135,6 @@ def _parse_row(
     cells: Mapping[str, str], analyzer: Analyzer, unit_ids: Collection[str], default_reader: str | None
 ) -> Label | None:
     """Return the label in a row; None without target and reader."""
-
-    def number(name: str) -> float | None:
-        text = cells.get(name)
-        with errors_as(UsageError, f"`{name}` is not a number", ValueError):
-            value = float(text) if text else None
-        if value is not None and not math.isfinite(value):
-            raise UsageError(f"`{name}` is {text}, which is not a finite number")
-        return value
-
     if missing := [name for name in _SCOUT.values() if name not in cells]:
         raise UsageError(f"the row has no cell {comma_join(missing)}; it may lack a comma or a quotation mark")
     unit_id, question = _unescape(cells["id"], unit_ids), cells.get("question_sha256")
@@ -159,17 +150,26 @@ def _parse_row(
     if reader is None:
         raise UsageError("the row has no reader; add a column `reader`, or name the reader with --readers NAME")
     check_name(reader)
-    drawn, probability = number("drawn"), number("probability")
+    drawn, probability = _parse_number(cells, "drawn"), _parse_number(cells, "probability")
     if probability is not None and not 0 < probability <= 1:
         raise UsageError(f"`probability` is {probability:g}, but must be more than 0 and at most 1")
     if drawn is not None and not (drawn.is_integer() and 0 <= drawn <= _LARGEST_POSITION):
         raise UsageError(f"`drawn` is {drawn:g}, but must be a whole number from 0")
     return Label(
         unit_id, _parse_answer(cells["target"], analyzer), reader, cells.get("time") or now(), analyzer.name,
-        cells.get("analyzer_sha256") or analyzer.sha256, analyzer.question_sha256, number("seconds"),
+        cells.get("analyzer_sha256") or analyzer.sha256, analyzer.question_sha256, _parse_number(cells, "seconds"),
         _unescape(cells.get("stratum", ""), ()) or None, None if drawn is None else int(drawn),
         cells.get("stratified_by") or None, probability,
     )  # fmt: skip
+
+
+def _parse_number(cells: Mapping[str, str], name: str) -> float | None:
+    text = cells.get(name)
+    with errors_as(UsageError, f"`{name}` is not a number", ValueError):
+        value = float(text) if text else None
+    if value is not None and not math.isfinite(value):
+        raise UsageError(f"`{name}` is {text}, which is not a finite number")
+    return value
 
 
 def _parse_answer(target: str, analyzer: Analyzer) -> str | None:

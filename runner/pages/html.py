@@ -24,7 +24,6 @@ from markupsafe import Markup, escape
 from runner.base.text import HIDDEN_CATEGORIES, decimal_places, dollars, in_one_line, p_value
 from runner.game.protocols.protocol import label_word
 from runner.pages import numbers
-from runner.results.ratings_text import format_elo
 from runner.results.sweep_points import format_point
 
 _FOLDER = Path(__file__).parent
@@ -113,8 +112,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(json=as_json, plain=escape_plain, route=partial(quote, safe="/"), label=label_word)
-    environment.filters.update(point=format_point, p_value=p_value, short_dollars=dollars, elo=format_elo)
-    environment.filters["decimal_places"] = decimal_places
+    environment.filters.update(
+        point=format_point, p_value=p_value, short_dollars=dollars, decimal_places=decimal_places
+    )
     formats = (numbers.count, numbers.decimal, numbers.dollars, numbers.interval, numbers.percent, numbers.rank)
     environment.filters.update({function.__name__: function for function in formats})
     return environment

@@ -96,7 +96,7 @@ def test_validation_on_the_run_itself_comes_first_and_chance_level_is_reported(r
 
 def test_units_without_an_answer_are_counted_next_to_the_difference(results: Results) -> None:
     for name, status in (("first", "failed"), ("second", "no_answer")):
-        write_analysis(results.find(name).path, lambda *_, status=status: [yes(True), {"status": status}])  # type: ignore[misc]
+        write_analysis(results.find(name).path, lambda *_, status=status: [yes(True), {"status": status}])
     (pair,) = compare(results).pairs
     assert pair.analysis is not None
     assert pair.analysis.status.endswith("; 24 units without an answer left out")

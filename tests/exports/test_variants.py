@@ -255,7 +255,10 @@ def test_exported_accuracy_never_hides_lost_rollouts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], max_lost: float
 ) -> None:
     with run_chat_server(faults={"server_error": 0.2}) as server:
-        changes = {"retry": {"transient": {"attempts": 1}}, "rollouts": {"max_transport_failed": max_lost}}
+        changes: dict[str, Any] = {
+            "retry": {"transient": {"attempts": 1}},
+            "rollouts": {"max_transport_failed": max_lost},
+        }
         result = run_spec(spec_file(tmp_path, server.base_url, **changes), tmp_path / "results")
     lost = f"{result.metrics['outcomes']['transport_failed']} of 12 rollouts lost in transport"
     status = export(result, tmp_path, "hf-eval-results", "--subject", "verifier", *HUB_OPTIONS)

@@ -181,7 +181,10 @@ def test_comparison_shows_small_costs_and_the_overview_shows_lost_games(tmp_path
     with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url, fine_tune=None, models=price)
         run(load_spec(path), tmp_path / "results", run_id="complete")
-    allowed = {"rollouts": {"max_transport_failed": 1.0, "concurrency": 1}, "retry": {"transient": {"attempts": 1}}}
+    allowed: dict[str, Any] = {
+        "rollouts": {"max_transport_failed": 1.0, "concurrency": 1},
+        "retry": {"transient": {"attempts": 1}},
+    }
     with run_chat_server(kind="server_error", after=20) as server:
         path = spec_file(tmp_path, server.base_url, fine_tune=None, models=price, seed=8, **allowed)
         run(load_spec(path), tmp_path / "results", run_id="partial")

@@ -267,9 +267,8 @@ def test_thoughts_in_the_text_of_answers_are_reported_once(text: str) -> None:
 
 
 def test_answers_that_end_with_another_name_for_stop_are_used(tmp_path: Path) -> None:
-    replies = [{"message": {"content": "Decision: reject"}, "finish_reason": reason} for reason in ("eos", "eos_token")]
-    for reply in replies:
+    for reason in ("eos", "eos_token"):
+        reply = {"message": {"content": "Decision: reject"}, "finish_reason": reason}
         with run_chat_server(reply={"model": "m", "choices": [reply]}) as server:
-            path = spec_file(tmp_path, server.base_url, size=1, **SOLO)
-            run_spec(path, tmp_path / reply["finish_reason"])
-        assert read_outcomes(only_run(tmp_path / reply["finish_reason"])) == {"p0": "decided"}
+            run_spec(spec_file(tmp_path, server.base_url, size=1, **SOLO), tmp_path / reason)
+        assert read_outcomes(only_run(tmp_path / reason)) == {"p0": "decided"}

@@ -46,12 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the server's folder: its database, files and uploads; created if missing",
     )
-    add(
-        "--host",
-        default="127.0.0.1",
-        metavar="HOST",
-        help="address to serve; default: 127.0.0.1, only this machine",
-    )
+    add("--host", default="127.0.0.1", metavar="HOST", help="its address; default: 127.0.0.1, only this machine")
     add("--port", type=port, default=8080, metavar="N", help="port to listen on; default: 8080; 0: a free port")
     add("--database", metavar="URL", help=DATABASE_HELP)
     add("--blobs", metavar="URL", help=BLOBS_HELP)

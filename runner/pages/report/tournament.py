@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -21,11 +21,21 @@ from runner.pages.site import Section
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status
-from runner.results.ratings_text import cross_table, effect_lines, note_lines, ratings_by_player
+from runner.results.ratings_text import cross_table, effect_lines, format_elo, note_lines, ratings_by_player
 from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.stored_problems import collect_problems
 from runner.runs.tournaments.plan import TournamentPlan
 from runner.runs.tournaments.summary import read_tournament
+
+
+class RatingRow(NamedTuple):
+    """The ratings of a player as text."""
+
+    player: str
+    overall: str
+    right: str
+    wrong: str
+    games: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +46,7 @@ class TournamentView:
     here: Collection[str]
     """Ids of the runs on the site."""
     picture: Markup | None
-    ratings: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    """The rating of each player, by player and side."""
+    ratings: Sequence[RatingRow]
     remarks: Sequence[str]
     players: Sequence[str]
     cross_table: Sequence[tuple[str, Sequence[str]]]
@@ -66,7 +75,7 @@ def tournament_page(folder: RunFolder, here: Collection[str], *, titled: bool, h
         run=run,
         here=here,
         picture=_picture(folder.run_id, metrics),
-        ratings=ratings_by_player(metrics),
+        ratings=list(_rating_rows(metrics)),
         remarks=[*effect_lines(metrics, full=True), *note_lines(metrics)],
         players=players,
         cross_table=list(zip(players, cells, strict=True)),
@@ -106,3 +115,16 @@ def _picture(run_id: str, metrics: Mapping[str, object]) -> Markup | None:
     ]
     title = "Ratings by side in Elo points"
     return forest(estimates, ChartFrame(title, key=f"ratings-{run_id}"), reference=0.0) if estimates else None
+
+
+def _rating_rows(metrics: Mapping[str, object]) -> list[RatingRow]:
+    return [
+        RatingRow(
+            player,
+            format_elo(rows["overall"]),
+            format_elo(rows["right"]),
+            format_elo(rows["wrong"]),
+            rows["overall"]["n"],
+        )
+        for player, rows in ratings_by_player(metrics).items()
+    ]

@@ -677,7 +677,7 @@ def system_notes(systems: Sequence[System]) -> Iterator[str]:
     for system in systems:
         if (reason := system.fixed_verdicts) is not None:
             yield f"{system.name}: {reason}"
-        if lost := sum(manifest.transport_failed or 0 for manifest in system.manifests):
+        if lost := system.lost_rollouts:
             yield f"{system.name}: {counted(lost, 'rollout')} lost in transport and not counted"
         if saved_value(system.runs[0], "rollouts", "num_responses_per_timestep") is not None:
             yield f"{system.name} plays trees: its samples share their first rounds"

@@ -115,6 +115,11 @@ class System:
         """Whether its verdicts choose from listed answers."""
         return saved_value(self.runs[0], "dataset", "answers") is not None
 
+    @property
+    def lost_rollouts(self) -> int:
+        """The number of rollouts that were lost in transport."""
+        return sum(manifest.transport_failed or 0 for manifest in self.manifests)
+
     def points(self, measures: Sequence[Metric], by: str | None) -> dict[str, list[DatapointScores] | UsageError]:
         """Return for each measure, by its name, the datapoints with their rollouts, or why there are no scores.
 

@@ -114,10 +114,7 @@ class LayerBuilder:
             entries = read_records(self.folder.journal) if journal.state_at_opening.records else ()
             index = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
             cache = None if self.recorded_only else self._open_cache(exit_stack, journal.journal_id)
-            replayer = None
-            if self.replay is not None:
-                sent_messages = partial(_sent_messages, self.costs)
-                replayer = ReplayModel(*replayed_run(self.replay.run), sent_messages=sent_messages)
+            replayer = self._open_replayer()
             replayed = replayer if is_whole_replay(self.replay) else None
             failures = index.failures if replayed is None else replayed.failures
             failed_calls = FailedCalls(failed_calls_finder(self.plan, failures))
@@ -149,6 +146,11 @@ class LayerBuilder:
                 complete, failed_calls.take, journal.check_not_moved, connection.check_groups_answered,
                 lambda: journal.records, lambda job: connection.release((job.datapoint.id, job.number)),
             )  # fmt: skip
+
+    def _open_replayer(self) -> ReplayModel | None:
+        if self.replay is None:
+            return None
+        return ReplayModel(*replayed_run(self.replay.run), sent_messages=partial(_sent_messages, self.costs))
 
     @property
     def answers_cost_money(self) -> bool:

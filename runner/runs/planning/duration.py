@@ -193,6 +193,14 @@ def duration_of(
     )
 
 
+def _journal_bytes_per_call(measurements: _Measurements, earlier: EarlierRun | None) -> float:
+    """Return the bytes that a call adds to the journal: those of an earlier run or, without one, as measured."""
+    if earlier is not None and earlier.journal_bytes:
+        return earlier.journal_bytes
+    server = measurements.server
+    return measurements.one_process.journal_bytes_per_call if server is None else server.journal_bytes
+
+
 def _build_forecast(
     plan: Plan,
     options: ForecastOptions,
@@ -209,10 +217,7 @@ def _build_forecast(
     capacity = RunCapacity(concurrency, rates_of(plan, earlier), cores, options.workers, options.shards)
     costs = measurements.time_costs(options.load_seconds, options.workers, cores)
     low, high = (predict(games, costs, capacity) for games in average_games)
-    one_process, server = measurements.one_process, measurements.server
-    journal_bytes = one_process.journal_bytes_per_call if server is None else server.journal_bytes
-    if earlier is not None and earlier.journal_bytes:
-        journal_bytes = earlier.journal_bytes
+    one_process, journal_bytes = measurements.one_process, _journal_bytes_per_call(measurements, earlier)
     cost_usd, calls_per_second = _estimate_cost(plan, earlier), high.bounds[0].calls_per_second
     games_on_disk = free_bytes / (longest.calls_per_game * (journal_bytes + one_process.table_bytes_per_call))
     games_a_day = count_games_within(DAY, longest, costs, capacity)

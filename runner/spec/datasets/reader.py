@@ -270,27 +270,33 @@ def _read_csv(path: Path, meter: Meter) -> Table:
         if unclosed is not None and unclosed[0] <= (ragged_line(path) or unclosed)[0]:
             raise _line_error(path, unclosed) from error
         check_not_ragged(path)
-        lines = [line for line in str(error).splitlines() if not line.startswith("Original Line:")]
-        message = shortened(" ".join(lines[:2]), 300)  # the line number and the reason
-        if has_mixed_line_ends(path):
-            message = "some lines end with CRLF and others with LF; save the file with the same line ends everywhere"
-        raise SpecError([_problem(path, message)]) from error
+        raise SpecError([_problem(path, _explain_csv_error(path, error))]) from error
     skipped = skipped_line(path, len(columns))
     if skipped is not None:
         check_not_ragged(path)
         raise _line_error(path, skipped)
     for row in rows:
         row.update({name: "" for name, value in row.items() if value is None})
-    notes = tuple(
-        f"{path.name} has several columns {name!r}: the first keeps its name, and the others are named {name}_1 and so "
-        "on; give each column its own name"
-        for name in repeated_columns(path, len(columns))
-    )
-    if commented := count_commented_rows(path, len(columns), len(rows)):
-        notes += (
-            f"{path.name}: {counted(commented, 'row')} not used, since # starts a comment; put such values in quotes",
-        )
+    notes = tuple(_notes_on_csv(path, len(columns), len(rows)))
     return Table(rows, columns, file_hash(path), labels_are_text=True, notes=notes)
+
+
+def _explain_csv_error(path: Path, error: Exception) -> str:
+    if has_mixed_line_ends(path):
+        return "some lines end with CRLF and others with LF; save the file with the same line ends everywhere"
+    lines = [line for line in str(error).splitlines() if not line.startswith("Original Line:")]
+    return shortened(" ".join(lines[:2]), 300)  # the line number and the reason
+
+
+def _notes_on_csv(path: Path, columns: int, rows: int) -> Iterator[str]:
+    """Yield notes on the columns that were renamed and the rows that were not used."""
+    for name in repeated_columns(path, columns):
+        yield (
+            f"{path.name} has several columns {name!r}: the first keeps its name, and the others are named {name}_1 "
+            "and so on; give each column its own name"
+        )
+    if commented := count_commented_rows(path, columns, rows):
+        yield f"{path.name}: {counted(commented, 'row')} not used, since # starts a comment; put such values in quotes"
 
 
 def check_not_ragged(path: Path) -> None:
