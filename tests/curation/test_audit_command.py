@@ -65,7 +65,7 @@ def test_the_page_has_the_findings_and_no_script(folder: Path) -> None:
         (("clean.jsonl", *DATASET_OPTIONS, "--ignore", "txt"), "--ignore txt: no such column; the audit uses text"),
         (("clean.jsonl", *DATASET_OPTIONS, "--max-auc", "0.3"), "must be from 0.5 to 1"),
         (("clean.jsonl", *DATASET_OPTIONS, "--html", "page"), "must end in .html"),
-        (("missing.jsonl",), "missing.jsonl:1:1: dataset.path: no file 'missing.jsonl'"),
+        (("missing.jsonl",), "missing.jsonl:1:1: dataset.path: there is no file 'missing.jsonl'"),
         (("missing.yaml",), "no such spec file"),
         (("clean.jsonl", *DATASET_OPTIONS, "datset.limit=4"), "datset: unknown key; did you mean 'dataset'?"),
         (("spec.yaml", "models.m.providr=dummy"), "models.m.providr: unknown key; did you mean 'provider'?"),

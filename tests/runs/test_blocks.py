@@ -253,7 +253,7 @@ def test_ids_of_a_block_are_the_same_in_another_process(tmp_path: Path) -> None:
         ({"agents": {"prover": None, **SAME_MODELS}}, "seats", "no two provers differ in model"),
         ({"seats": {"swap": ["prover0", "verifier"]}}, "seats", "different roles"),
         ({"seats": {"swap": ["prover0", "prover2"]}}, "seats", "no agent 'prover2'"),
-        ({"seats": "swop"}, "seats", "did you mean 'swap'"),
+        ({"seats": "swop"}, "seats", "must be swap"),
         ({"rollouts": {"num_responses_per_timestep": 2}}, "stances", "trees of responses"),
     ],
 )

@@ -74,7 +74,7 @@ def test_sweep_point_may_remove_an_agent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sweep", "message"),
     [
-        ({"zip": {"seed": [1, 2], "description": ["a"]}}, "sweep.zip.description: 1 values, but another list"),
+        ({"zip": {"seed": [1, 2], "description": ["a"]}}, "sweep.zip.description: 1 value, but another list"),
         (
             {"seed": [1], "zip": {"seed": [1]}},
             "sweep.zip.seed: the grid also sweeps over this key; remove one of the two",
