@@ -181,7 +181,7 @@ def test_verdict_without_a_confidence_is_retried_then_accepted_and_counted(tmp_p
     kinds = {row["kind"]: f"{row['message']}; {row['example']}" for row in as_json(result)["troubles"]}
     assert set(kinds) == {"repeats", "confidence_unknown"}
     assert kinds["confidence_unknown"].startswith("2 of 2 rollouts lack a confidence (no answer stated a readable")
-    assert "holds no 'Confidence:' with a number" in kinds["repeats"]
+    assert "but no 'Confidence:' with a number" in kinds["repeats"]
 
 
 @pytest.mark.full
