@@ -81,12 +81,7 @@ def execute(args: argparse.Namespace) -> int:
                 f"{point.path} is a {kind}, but only benchmarks can be planned; add `kind=benchmark {kind}=null` to "
                 "plan a benchmark with its games"
             )
-    sizes: Sequence[SampleSize | None] = [None] * len(points)
-    if args.detect is not None:
-        from runner.runs.planning.sample_size import sample_size_of
-
-        sources = {"from_runs": args.from_runs, "against": args.against}
-        sizes = [sample_size_of(point.plan.games, args.detect, results, **sources) for point in points]
+    sizes = [None if args.detect is None else _sample_size(point, args, results) for point in points]
     durations = _estimate_durations(points, args, results) if estimates_time else [None] * len(points)
     if args.json:
         print_json([_as_json(*row) for row in zip(points, sizes, durations, strict=True)])
@@ -117,6 +112,12 @@ def _estimate_durations(points: Sequence[SpecPoint], args: argparse.Namespace, r
     )
     print_progress = (lambda _: None) if args.quiet else note
     return [duration_of(point.plan.games, results, options, print_progress) for point in points]
+
+
+def _sample_size(point: SpecPoint, args: argparse.Namespace, results: Results) -> SampleSize:
+    from runner.runs.planning.sample_size import sample_size_of
+
+    return sample_size_of(point.plan.games, args.detect, results, from_runs=args.from_runs, against=args.against)
 
 
 def _show_sample_size(point: SpecPoint, size: SampleSize, *, against: str | None) -> None:

@@ -115,8 +115,7 @@ def load_protocol(
     file = from_plain(ProtocolFile, layered.data)
     declares_verifier_first = "verifier_first" in layered.data.get("parameters", {})
     if not declares_verifier_first:  # the cycle starts as it is written
-        starts = any(file.agents[name].role == "verifier" for name in file.cycle[0].speak if name in file.agents)
-        file = replace(file, parameters=replace(file.parameters, verifier_first=starts))
+        file = replace(file, parameters=replace(file.parameters, verifier_first=_starts_with_verifier(file)))
     problems = list(_static_problems(file, layered))
     parameter_values = dict(parameters or {})
     problems.extend(_value_problems(parameter_values, where))
@@ -124,15 +123,9 @@ def load_protocol(
     if problems:
         raise SpecError(problems)
     paths = tuple(file.path for file in layered.read_files)
-    # A whole number may be written as 5.0 or 1e2.
-    whole_numbers = {
-        name: int(value)
-        for name, value in parameter_values.items()
-        if isinstance(value, float) and isinstance(getattr(file.parameters, name), int)
-    }
     return Protocol(
         file,
-        replace(file.parameters, **{**parameter_values, **whole_numbers}),
+        _with_values(file.parameters, parameter_values),
         declares_verifier_first,
         paths=paths,
         places=_find_places(file, layered),
@@ -164,6 +157,17 @@ def _suggest_names(problems: Sequence[Problem], data: Mapping[str, object]) -> l
         else problem
         for problem in problems
     ]
+
+
+def _starts_with_verifier(file: ProtocolFile) -> bool:
+    return any(file.agents[name].role == "verifier" for name in file.cycle[0].speak if name in file.agents)
+
+
+def _with_values(parameters: Parameters, values: Mapping[str, Any]) -> Parameters:
+    """Return parameters with these values. A whole number may be written as 5.0 or 1e2."""
+    are_whole = {name: isinstance(getattr(parameters, name), int) for name in values}
+    numbers = {name: int(value) for name, value in values.items() if isinstance(value, float) and are_whole[name]}
+    return replace(parameters, **{**values, **numbers})
 
 
 def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Problem]:

@@ -299,20 +299,7 @@ def _advice(status: int, error: _Error, settings: ModelSettings, group: str) -> 
             {schema_key: None},
         )
     if error.is_about_key:
-        if error.matches(phrases.KEY_OF_PROXY, (401,)):
-            return _Advice(
-                "The provider does not accept the key of the proxy; set a valid key in the proxy's settings."
-            )
-        variables = [f"${name}" for name in settings.variables]
-        if not variables:
-            return _Advice(
-                f"The server needs a key, and none was sent; set {key}.api_key_env to the name of the environment "
-                "variable that has the key, and run the command again."
-            )
-        return _Advice(
-            f"The server does not accept the key. It comes from {' or '.join(variables)}; set a valid key, and run the "
-            "command again."
-        )
+        return _Advice(_key_advice(error, settings, key))
     if error.is_of_proxy_limit:
         return _Advice("A proxy limits the size of requests; raise its limit (nginx: client_max_body_size).")
     if status == 403:
@@ -346,6 +333,19 @@ def _advice(status: int, error: _Error, settings: ModelSettings, group: str) -> 
             {url: None},
         )
     return _Advice(f"The server refuses the request; check the settings in {key}.", {key: None})
+
+
+def _key_advice(error: _Error, settings: ModelSettings, key: str) -> str:
+    """Return advice about a key that the server does not accept."""
+    if error.matches(phrases.KEY_OF_PROXY, (401,)):
+        return "The provider does not accept the key of the proxy; set a valid key in the proxy's settings."
+    variables = " or ".join(f"${name}" for name in settings.variables)
+    if not variables:
+        return (
+            f"The server needs a key, and none was sent; set {key}.api_key_env to the name of the environment variable "
+            "that has the key, and run the command again."
+        )
+    return f"The server does not accept the key. It comes from {variables}; set a valid key, and run the command again."
 
 
 def _template_advice(error: _Error, settings: ModelSettings, key: str) -> _Advice:
