@@ -223,7 +223,8 @@ def classify_error(
     """Return the error for an error response."""
     detail, error = error_detail(body), _Error.from_response(status, body)
     code = escape_controls(redacted(as_text(detail.get("code") or "")))[:100]
-    message = escape_controls(" ".join(redacted(error.message).split()))[:500]  # proxies send several lines
+    one_line = re.sub(r"[ \t\r\n]+", " ", redacted(error.message)).strip()  # proxies send several lines
+    message = escape_controls(one_line)[:500]
     if 300 <= status < 400:
         message = f"a redirect to {escape_controls(redacted(headers.get('location', 'no address')))[:200]}"
     number = str(status) if code in ("", str(status)) else f"{status} {code}"
