@@ -24,6 +24,8 @@ SERVER_DELAY = "a server's delay is simulated; the test asserts nothing about ti
 CPU_TIME = "a limit on CPU time, which a regression would exceed by minutes"
 
 EXCEPTIONS: dict[str, tuple[int, str]] = {
+    "tests/analysis/test_quotations.py": (1, CPU_TIME),
+    "tests/curation/test_comparison.py": (1, CPU_TIME),
     "tests/fixtures/v0_1_0/make.py": (4, "run by hand, with 0.1.0"),
     "tests/fixtures/v0_2_0_dev/make.py": (3, "run by hand, with 0.2.0.dev0"),
     "tests/full/test_leaderboard_stress.py": (2, "kills at any moment; and a lock that is held for a while"),

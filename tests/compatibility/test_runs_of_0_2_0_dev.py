@@ -168,15 +168,16 @@ def test_verify_finds_nothing_wrong(shared: Path, name: str) -> None:
 
 @pytest.mark.full
 def test_verify_names_the_metrics_that_are_newer_than_the_run(shared: Path) -> None:
-    checked = run_command("verify", RUNS["solo"], cwd=shared)
+    checked = run_command("verify", RUNS["solo"], "--json", cwd=shared)
     assert checked.code == 1
-    methods, metrics, *_ = checked.out.splitlines()
-    assert methods == "metrics.json, methods: recorded one value, recomputed another"
+    report = json.loads(checked.out)
+    assert report["wrong"] == ["metrics.json, methods: recorded one value, recomputed another"]
     names = (
         "no_score", "ece_corrected", "brier_reliability_corrected", "calibration_slope", "calibration_intercept",
         "tpr_at_fpr_01", "tpr_at_fpr_05", "tpr_at_fpr_10",
     )  # fmt: skip
-    assert metrics == f"not recorded: {', '.join(f'{name}_stated' for name in names)}, monitor_curves"
+    metrics = ", ".join([*(f"{name}_stated" for name in names), "monitor_curves"])
+    assert report["notes"][1:] == [f"not computed by that version: {metrics}"]
 
 
 @pytest.mark.sample(1)

@@ -64,8 +64,8 @@ def test_a_very_large_integer_is_not_equal_in_json_and_no_error(value: object, e
     assert not is_equal_in_json(value, expected)
 
 
-def test_a_large_set_is_compared_in_a_second() -> None:
+def test_a_large_set_is_compared_in_seconds() -> None:
     started = time.process_time()
     assert is_equal_in_json(set(range(20_000)), list(range(20_000)))
     assert not is_equal_in_json({*range(1, 20_000), -1}, list(range(20_000)))
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 5
