@@ -183,7 +183,7 @@ MISTAKES: dict[str, Mistake] = {
         "'localhost:8000' does not have the form", "http://"),
     "a key instead of its variable name": Mistake(
         ("strong: {provider: dummy}", "strong: {model: x, api_key_env: my-key}"), "spec.yaml:8:22",
-        "'my-key' does not have the form", "for example api_key_env: "),
+        "a spec must not contain a key", "for example api_key_env: "),
     "null that removes nothing": Mistake(
         ("prover: {model: strong}", "prover: {model: strong}\n  provers: null"), "spec.yaml:12:3",
         "this file has no `extends`",

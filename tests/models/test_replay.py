@@ -367,7 +367,7 @@ def test_replay_names_the_missing_answer(tmp_path: Path, server: LoopbackServer)
         "spec.yaml", "-q", "rollouts.per_datapoint=2", "--replay", first.folder.run_id, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "no answer number 0 of verifier in round 0" in done.stderr
+    assert "no answer number 1 of verifier in round 0" in done.stderr
     assert "(repeat 1)" in done.stderr
     assert "Traceback" not in done.stderr
 
